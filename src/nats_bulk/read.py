@@ -1,0 +1,238 @@
+"""Range read: a stream's messages from one sequence to another, in order, by batch direct get.
+
+Any replica may answer a direct get, and one that lags answers short. So sequences are checked for continuity, and what
+is missing is confirmed with the stream's leader before it counts as deleted.
+https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-31.md
+"""
+
+from __future__ import annotations
+
+import base64
+import calendar
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from nats_bulk.connection import Connection
+from nats_bulk.errors import NoAnswer, ProtocolError, RangeBeyondEnd, ServerRefused, StreamNotReadable
+from nats_bulk.wire import CRLF, Delivery
+
+BATCH: Final = 4096
+BATCH_BYTES: Final = 8 << 20
+CONFIRMATIONS_AT_ONCE: Final = 256
+
+_NOT_FOUND: Final = 10037
+_STREAM_NOT_FOUND: Final = 10059
+# The server appends these six to whatever headers the publisher chose, so only the last ones are to be believed.
+_TRAILER_START: Final = b"Nats-Stream: "
+_TRAILER = re.compile(
+    rb"Nats-Stream: [^\r\n]*\r\nNats-Subject: ([^\r\n]*)\r\nNats-Sequence: (\d+)\r\n"
+    rb"Nats-Time-Stamp: ([^\r\n]*)\r\nNats-Num-Pending: \d+\r\nNats-Last-Sequence: \d+\r\n\r\n"
+)
+_BARE_HEADER: Final = len(b"NATS/1.0\r\n")
+
+
+@dataclass(slots=True)
+class RangeBatch:
+    """Messages in the order of the stream, as columns of equal length."""
+
+    subjects: list[str] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    """When the server stored the message, in nanoseconds since 1970."""
+    headers: list[bytes] = field(default_factory=list)
+    """The publisher's header block as it was sent, empty where there was none; see `parse_headers`."""
+    payloads: list[bytes] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Sequences, first to last, that the stream no longer has: deleted, purged or expired."""
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+
+def read_range(
+    connection: Connection,
+    stream: str,
+    first: int,
+    last: int,
+    *,
+    batch: int = BATCH,
+    batch_bytes: int = BATCH_BYTES,
+    api_prefix: str = "$JS.API",
+) -> Iterator[RangeBatch]:
+    """Yield the messages `first` to `last`, both included; together, `sequences` and `gaps` cover the range exactly."""
+    if first < 1:
+        raise ValueError(f"expected the range to start at sequence 1 or later, got: {first}")
+    connection.wake()
+    reader = _Reader(connection, stream, api_prefix)
+    position = first
+    while position <= last:
+        found = reader.fetch(position, min(batch, last - position + 1), batch_bytes)
+        reader.check(found, position, last)
+        position = max(found.sequences[-1] if found.sequences else 0, found.gaps[-1][1] if found.gaps else 0) + 1
+        yield found
+
+
+class _Reader:
+    def __init__(self, connection: Connection, stream: str, api_prefix: str) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._api = api_prefix
+
+    def fetch(self, position: int, count: int, size: int) -> RangeBatch:
+        """One batch direct get, as any replica answers it."""
+        connection = self._connection
+        reply = connection.new_replies()
+        question = json.dumps({"seq": position, "batch": count, "max_bytes": size}).encode()
+        subject = f"{self._api}.DIRECT.GET.{self._stream}"
+        connection.send(f"PUB {subject} {connection.inbox}{reply} {len(question)}\r\n".encode() + question + CRLF)
+        found = RangeBatch()
+        ours = f"{connection.inbox}{reply}".encode()
+        while True:
+            answers = connection.receive()
+            if not answers:
+                raise NoAnswer(f"stream {self._stream} did not finish a read within {connection.timeout} s")
+            for answer in answers:
+                if type(answer) is not Delivery:
+                    raise ServerRefused(answer[0])
+                if answer.subject != ours:
+                    continue  # the late rest of a read that was given up
+                if self._take(answer, found):
+                    return found
+
+    def _take(self, answer: Delivery, found: RangeBatch) -> bool:
+        """Add one message to the columns; True when the answer says that the batch is over."""
+        header = answer.header
+        start = header.rfind(_TRAILER_START)
+        trailer = _TRAILER.fullmatch(header, start) if start >= 0 else None
+        if trailer is None:
+            return self._end_of_batch(header)
+        subject, sequence, stamp = trailer.groups()
+        found.subjects.append(subject.decode())
+        found.sequences.append(int(sequence))
+        found.timestamps.append(_nanoseconds(stamp))
+        found.headers.append(header[:start] + CRLF if start > _BARE_HEADER else b"")
+        found.payloads.append(answer.payload)
+        return False
+
+    def _end_of_batch(self, header: bytes) -> bool:
+        status = header[9 : header.find(CRLF)]
+        if status.startswith((b"204", b"404")):
+            return True
+        if status.startswith(b"503"):
+            raise self._why_not_readable()
+        raise ProtocolError(f"expected a message of stream {self._stream}, got: {header[:80]!r}")
+
+    def _why_not_readable(self) -> Exception:
+        answer = self._ask([("STREAM.INFO", {})])[0]
+        if error := answer.get("error"):
+            return StreamNotReadable(f"stream {self._stream} cannot be read: {error['description']}")
+        return StreamNotReadable(f"stream {self._stream} does not allow direct get: set allow_direct on it")
+
+    def check(self, found: RangeBatch, first: int, last: int) -> None:
+        """Make `found` a true account of the range from `first` to where it ends, at most `last`."""
+        self._cut_after(found, last)
+        missing = _missing(found.sequences, first)
+        if not found.sequences:
+            missing = [(first, last)]
+        for start in range(0, len(missing), CONFIRMATIONS_AT_ONCE):
+            some = missing[start : start + CONFIRMATIONS_AT_ONCE]
+            answers = self._ask([("STREAM.MSG.GET", {"seq": gap[0], "next_by_subj": ">"}) for gap in some])
+            for gap, answer in zip(some, answers, strict=True):
+                if not self._confirm(found, gap, answer):
+                    return
+
+    def _confirm(self, found: RangeBatch, gap: tuple[int, int], answer: dict[str, Any]) -> bool:
+        """Record the gap if the leader has nothing there either; otherwise end the batch with the leader's message."""
+        first, last = gap
+        error = answer.get("error")
+        if error is None:
+            message = answer["message"]
+            sequence = message["seq"]
+            if sequence > last:
+                found.gaps.append(gap)
+                return True
+            self._cut_after(found, first - 1)
+            if sequence > first:
+                found.gaps.append((first, sequence - 1))
+            found.subjects.append(message["subject"])
+            found.sequences.append(sequence)
+            found.timestamps.append(_nanoseconds(message["time"].encode()))
+            found.headers.append(base64.b64decode(message.get("hdrs", "")))
+            found.payloads.append(base64.b64decode(message.get("data", "")))
+            return False
+        if error.get("err_code") == _STREAM_NOT_FOUND:
+            raise StreamNotReadable(f"stream {self._stream} cannot be read: {error['description']}")
+        if error.get("err_code") != _NOT_FOUND:
+            raise ServerRefused(f"stream {self._stream} cannot be read: {error.get('description', error)}")
+        end = self._last_sequence()
+        if end < last:
+            raise RangeBeyondEnd(
+                f"expected stream {self._stream} to reach sequence {last}, but it ends at {end}; was it made anew?"
+            )
+        found.gaps.append(gap)
+        return True
+
+    def _last_sequence(self) -> int:
+        answer = self._ask([("STREAM.INFO", {})])[0]
+        if error := answer.get("error"):
+            raise StreamNotReadable(f"stream {self._stream} cannot be read: {error['description']}")
+        return int(answer["state"]["last_seq"])
+
+    def _ask(self, questions: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Ask the stream's leader."""
+        answers = self._connection.request_many(
+            (f"{self._api}.{verb}.{self._stream}", json.dumps(body).encode()) for verb, body in questions
+        )
+        return [json.loads(answer) for answer in answers]
+
+    @staticmethod
+    def _cut_after(found: RangeBatch, last: int) -> None:
+        while found.sequences and found.sequences[-1] > last:
+            for column in (found.subjects, found.sequences, found.timestamps, found.headers, found.payloads):
+                column.pop()
+
+
+def _missing(sequences: list[int], first: int) -> list[tuple[int, int]]:
+    """The runs of sequences that are not there, from `first` to the last one that is."""
+    if not sequences or sequences[-1] - first + 1 == len(sequences):
+        _require_ascending(sequences, first)
+        return []
+    runs: list[tuple[int, int]] = []
+    expected = first
+    for sequence in sequences:
+        if sequence != expected:
+            runs.append((expected, sequence - 1))
+        expected = sequence + 1
+    return runs
+
+
+def _require_ascending(sequences: list[int], first: int) -> None:
+    if sequences and sequences[0] < first:
+        raise ProtocolError(f"expected messages from sequence {first} on, got: {sequences[0]}")
+
+
+@lru_cache(maxsize=256)
+def _second(stamp: bytes) -> int:
+    return calendar.timegm(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%S")) * 1_000_000_000
+
+
+def _nanoseconds(stamp: bytes) -> int:
+    """2026-11-15T09:30:00.123456789Z; the server leaves trailing zeros out."""
+    if len(stamp) == 20:
+        return _second(stamp[:19])
+    return _second(stamp[:19]) + int(stamp[20:-1].ljust(9, b"0"))
+
+
+def parse_headers(block: bytes) -> dict[str, list[str]]:
+    """The names and values of a header block, in the publisher's spelling; a name may stand more than once."""
+    headers: dict[str, list[str]] = {}
+    for line in block.decode(errors="replace").split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers.setdefault(name, []).append(value.strip())
+    return headers

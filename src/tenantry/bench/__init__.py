@@ -1,0 +1,33 @@
+"""Benchmarks. Speed lives here and never in a test: machines are noisy, so each ratio compares two things in one run.
+
+They are part of the package, and not of a folder beside it, so that `tenantry bench` works wherever it is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Final
+
+import msgspec
+
+Say = Callable[[str], None]
+
+
+class Report(msgspec.Struct):
+    """What was measured; each ratio compares two figures of the same run."""
+
+    bench: str
+    figures: dict[str, float]
+    ratios: dict[str, float]
+
+
+BENCHMARKS: Final = {
+    "wire": ("tenantry.bench.wire", "nats_bulk against the official client: publish with acks, and reading a stream"),
+}
+
+
+def run_benchmark(name: str, *, quick: bool, say: Say) -> Report:
+    module, _ = BENCHMARKS[name]
+    report: Report = import_module(module).run(quick=quick, say=say)
+    return report

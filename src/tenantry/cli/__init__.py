@@ -1,0 +1,18 @@
+"""The command line. Each command is a file of its own and is imported only when it is used."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """What the `tenantry` command runs."""
+    from tenantry.cli.app import app
+    from tenantry.errors import TenantryError
+
+    try:
+        app()
+    except TenantryError as problem:
+        sys.exit(f"tenantry: {problem}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,24 @@
+"""The commands and what each is for. Kept free of everything that takes time to import."""
+
+from __future__ import annotations
+
+from cyclopts import App, Group
+
+RUN = Group("Run", sort_key=1)
+INSPECT = Group("Look inside", sort_key=2)
+
+app = App(
+    name="tenantry",
+    help="Event pipelines for many tenants on one platform: no tenant can slow, read or lose another's events.",
+    version_flags=["--version"],
+)
+app.command(
+    "tenantry.cli.up:up", group=RUN, help="Run the whole platform on this machine, with embedded servers by default."
+)
+app.command("tenantry.cli.migrate:migrate", group=RUN, help="Bring the database schema up to date.")
+app.command("tenantry.cli.doctor:doctor", group=INSPECT, help="Check this machine and the servers, a line each.")
+app.command("tenantry.cli.bench:bench", group=INSPECT, help="Measure, against the usual way of doing it, in one run.")
+
+config = App(name="config", group=INSPECT, help="The settings and where they come from.")
+config.command("tenantry.cli.config:show", help="Show every setting, its value and where it came from.")
+app.command(config)

@@ -1,0 +1,45 @@
+"""`tenantry migrate`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tenantry.cli.options import DEFAULT, Options
+from tenantry.cli.output import console, print_json
+from tenantry.config import Settings
+from tenantry.embedded.platform import use_platform
+from tenantry.postgres.migrations import Migration, Migrations
+from tenantry.postgres.pool import connect
+
+
+def migrate(*, dry_run: bool = False, json: bool = False, options: Options = DEFAULT) -> None:
+    """Bring the database schema up to date. Safe to run at any time and from several places at once.
+
+    Parameters
+    ----------
+    dry_run
+        Print the SQL of what would be applied, and apply nothing.
+    json
+        Print one JSON document.
+    """
+    done = asyncio.run(_migrate(options.load().settings, dry_run))
+    if json:
+        rows = [{"version": each.version, "name": each.name, "checksum": each.checksum} for each in done]
+        return print_json({"pending" if dry_run else "applied": rows})
+    if not done:
+        console.print("The schema is up to date.")
+    for migration in done:
+        if dry_run:
+            console.print(f"[bold]-- {migration.version:04} {migration.name}[/]")
+            console.print(migration.statements, markup=False)
+        else:
+            console.print(f"applied {migration.version:04} {migration.name}")
+
+
+async def _migrate(settings: Settings, dry_run: bool) -> list[Migration]:
+    async with (
+        use_platform(settings) as platform,
+        connect(platform.database_url, autocommit=True) as connection,
+    ):
+        migrations = Migrations()
+        return await (migrations.pending if dry_run else migrations.apply)(connection)

@@ -1,0 +1,226 @@
+"""One typed object for every setting: flag > environment > tenantry.toml > default.
+
+The environment has a `TENANTRY_` name for each, and the names everyone uses (`NATS_URL`, `DATABASE_URL`, `PG*`, …).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from tenantry.errors import ConfigError, SubjectInvalid
+from tenantry.event import require_name
+
+ENV_PREFIX: Final = "TENANTRY_"
+FILE_NAME: Final = "tenantry.toml"
+FILE_VARIABLE: Final = "TENANTRY_CONFIG"
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _also(*variables: str) -> AliasChoices:
+    """Take the setting from these variables too, after its TENANTRY_ one, which the first of them is made into."""
+    return AliasChoices(ENV_PREFIX + variables[0], *variables)
+
+
+def _default_data() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "tenantry"
+
+
+class Settings(BaseSettings):
+    """The settings, with their defaults and meanings."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, populate_by_name=True
+    )
+
+    app: str = Field("tenantry", description="first token of every subject")
+    data: Path = Field(default_factory=_default_data, description="where the embedded servers keep their data")
+    nats_url: str | None = Field(
+        None, validation_alias=_also("NATS_URL"), description="servers, comma separated; none: the embedded server"
+    )
+    nats_creds: Path | None = Field(None, validation_alias=_also("NATS_CREDS"), description=".creds file for NATS")
+    nats_token: SecretStr | None = Field(None, validation_alias=_also("NATS_TOKEN"), description="token for NATS")
+    nats_tls_ca: Path | None = Field(None, description="certificate authorities to trust for NATS, PEM")
+    nats_tls_cert: Path | None = Field(None, description="client certificate for NATS, PEM")
+    nats_tls_key: Path | None = Field(None, description="key of the client certificate, PEM")
+    nats_port: Port | None = Field(None, description="port of the embedded NATS; 0: choose a new one")
+    database_url: SecretStr | None = Field(
+        None, validation_alias=_also("DATABASE_URL"), description="PostgreSQL; none: the embedded server"
+    )
+    database_pool: int = Field(10, ge=1, le=1000, description="connections to PostgreSQL, at most")
+    postgres_port: Port | None = Field(None, description="port of the embedded PostgreSQL; 0: choose a new one")
+    java_home: Path | None = Field(None, validation_alias=_also("JAVA_HOME"), description="Java 17 or newer for Spark")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="the least that is logged")
+    log_format: Literal["auto", "console", "json"] = Field("auto", description="auto: console on a terminal")
+
+    @field_validator("app")
+    @classmethod
+    def _app_fits_a_subject(cls, value: str) -> str:
+        try:
+            require_name("app", value)
+        except SubjectInvalid as problem:
+            raise ValueError(str(problem)) from None
+        return value
+
+    @field_validator("data", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "java_home")
+    @classmethod
+    def _expand_home(cls, value: Path | None) -> Path | None:
+        return value.expanduser().absolute() if value else value
+
+    @classmethod
+    def settings_customise_sources(  # type: ignore[override]
+        cls, _: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """`load` reads the sources itself, to know which one each value came from."""
+        return (init_settings,)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings and where each of them came from."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    unknown_variables: tuple[str, ...] = ()
+    """Variables that start with TENANTRY_ and set nothing: most likely misspelt."""
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Name, value with secrets hidden, and origin of each setting."""
+        return [
+            (name, _shown(getattr(self.settings, name)), self.origins[name])
+            for name in type(self.settings).model_fields
+        ]
+
+
+@dataclass(slots=True)
+class _Source:
+    origin: str
+    values: dict[str, Any]
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def load(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Configuration:
+    """Read all the sources; ConfigError says which setting is wrong, where it came from, and where it can be set."""
+    file = file or _file_to_read()
+    sources = [
+        _Source("flag", {name: value for name, value in (flags or {}).items() if value is not None}),
+        _environment(),
+        *([_toml(file)] if file else []),
+    ]
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name in Settings.model_fields:
+        origins[name] = "default"
+        for source in sources:
+            if name in source.values:
+                values[name] = source.values[name]
+                origins[name] = source.variables.get(name, source.origin)
+                break
+    try:
+        settings = Settings(**values)
+    except ValidationError as problem:
+        raise ConfigError(_explain(problem, origins)) from None
+    return Configuration(settings, origins, _unknown_variables())
+
+
+def _file_to_read() -> Path | None:
+    if named := os.environ.get(FILE_VARIABLE):
+        return Path(named)
+    beside = Path(FILE_NAME)
+    return beside if beside.is_file() else None
+
+
+def _environment() -> _Source:
+    source = _Source("environment", {})
+    found = EnvSettingsSource(Settings)()
+    for name in Settings.model_fields:
+        key = next((key for key in (name, ENV_PREFIX + name.upper()) if key in found), None)
+        if key is not None:
+            source.values[name] = found[key]
+            source.variables[name] = next(f"environment {each}" for each in _variables(name) if os.environ.get(each))
+    # libpq reads PGHOST and its companions itself when the address leaves them open.
+    if "database_url" not in source.values and (
+        given := [each for each in ("PGHOST", "PGSERVICE") if each in os.environ]
+    ):
+        source.values["database_url"] = "postgresql://"
+        source.variables["database_url"] = f"environment {given[0]}"
+    return source
+
+
+def _toml(file: Path) -> _Source:
+    try:
+        found = TomlConfigSettingsSource(Settings, file)() if file.is_file() else None
+    except (tomllib.TOMLDecodeError, OSError) as problem:
+        raise ConfigError(f"cannot read {file}: {problem}") from None
+    if found is None:
+        raise ConfigError(f"expected the configuration file {file} to exist; check --config or {FILE_VARIABLE}")
+    values = {key.removeprefix(ENV_PREFIX).lower() if key.isupper() else key: value for key, value in found.items()}
+    for key in values:
+        if key not in Settings.model_fields:
+            raise ConfigError(f"{file} has a setting that does not exist: {key}{_suggestion(key)}")
+    return _Source(f"file {file}", values)
+
+
+def _variables(name: str) -> list[str]:
+    """The environment variables of a setting, the strongest first."""
+    alias = Settings.model_fields[name].validation_alias
+    return [str(each) for each in alias.choices] if isinstance(alias, AliasChoices) else [ENV_PREFIX + name.upper()]
+
+
+def _unknown_variables() -> tuple[str, ...]:
+    known = {variable for name in Settings.model_fields for variable in _variables(name)} | {FILE_VARIABLE}
+    return tuple(sorted(each for each in os.environ if each.startswith(ENV_PREFIX) and each not in known))
+
+
+def _explain(problem: ValidationError, origins: Mapping[str, str]) -> str:
+    lines = []
+    for error in problem.errors():
+        name = str(error["loc"][0]).removeprefix(ENV_PREFIX).lower()
+        origin = origins.get(name, "flag")
+        shown = "a secret" if _is_secret(name) else repr(error["input"])
+        lines.append(
+            f"{name}: {error['msg']}, got: {shown} (from {origin}). It can be set by --{name.replace('_', '-')}, "
+            f"{', '.join(_variables(name))}, or {name} in {FILE_NAME}"
+        )
+    return "\n".join(lines)
+
+
+def _suggestion(key: str) -> str:
+    close = difflib.get_close_matches(key, Settings.model_fields, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(Settings.model_fields)}"
+
+
+def _is_secret(name: str) -> bool:
+    return name in Settings.model_fields and "SecretStr" in str(Settings.model_fields[name].annotation)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return _without_password(value.get_secret_value())
+    return "" if value is None else str(value)
+
+
+def _without_password(text: str) -> str:
+    """An address keeps what tells where it leads; anything else is hidden whole."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return "********"
+    userinfo, at, place = rest.rpartition("@")
+    user = userinfo.partition(":")[0]
+    place = place.partition("?")[0]
+    return f"{scheme}://{user}:********@{place}" if at and ":" in userinfo else f"{scheme}://{userinfo}{at}{place}"

@@ -1,0 +1,174 @@
+"""Events are CloudEvents 1.0, and their way is written in the subject they are published to.
+
+https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tenantry.errors import EventInvalid, SubjectInvalid
+
+CONTENT_TYPE: Final = "application/cloudevents+json"
+
+APP_PATTERN: Final = r"[a-z0-9](?:[a-z0-9_-]{0,30}[a-z0-9])?"
+TENANT_PATTERN: Final = r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?"
+CHANNEL_PATTERN: Final = r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?"
+TYPE_PATTERN: Final = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*"
+LONGEST_TYPE: Final = 200
+LONGEST_ID: Final = 256
+
+_TYPE = re.compile(TYPE_PATTERN)
+_EXTENSION_NAME = re.compile(r"[a-z0-9]{1,20}")
+_SUBJECT = re.compile(
+    rf"(?P<app>{APP_PATTERN})\.tenants\.(?P<tenant>{TENANT_PATTERN})"
+    rf"\.(?P<channel>{CHANNEL_PATTERN})\.(?P<type>{TYPE_PATTERN})"
+)
+_PARTS = {
+    "app": re.compile(APP_PATTERN),
+    "tenant": re.compile(TENANT_PATTERN),
+    "channel": re.compile(CHANNEL_PATTERN),
+    "type": _TYPE,
+}
+
+Extension = str | int | bool
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A CloudEvents 1.0 envelope. `data` stays the JSON it came as; nothing here needs to look inside."""
+
+    id: str
+    source: str
+    type: str
+    specversion: str = "1.0"
+    subject: str | None = None
+    time: datetime | None = None
+    datacontenttype: str | None = None
+    dataschema: str | None = None
+    data: msgspec.Raw = msgspec.Raw(b"")
+    data_base64: str | None = None
+    extensions: dict[str, Extension] = {}
+
+
+class _Envelope(msgspec.Struct):
+    """The attributes as the wire has them; everything else in the object is an extension."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    subject: str | None = None
+    time: datetime | None = None
+    datacontenttype: str | None = None
+    dataschema: str | None = None
+    data: msgspec.Raw = msgspec.Raw(b"")
+    data_base64: str | None = None
+
+
+_ATTRIBUTES: Final = frozenset(_Envelope.__struct_fields__)
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_extension = msgspec.json.Decoder(Extension).decode
+_encode = msgspec.json.Encoder().encode
+_FIELD_IN_MESSAGE = re.compile(r"`\$\.(\w+)|required field `(\w+)`")
+
+
+def decode(document: bytes) -> Event:
+    """Read a structured-mode JSON event; EventInvalid names the first field that is wrong."""
+    try:
+        envelope = _decode_envelope(document)
+        members = _decode_members(document)
+    except msgspec.ValidationError as problem:
+        named = _FIELD_IN_MESSAGE.search(str(problem))
+        field = (named[1] or named[2]) if named else ""
+        raise EventInvalid(field, str(problem)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise EventInvalid("", f"expected JSON, got: {problem}") from None
+    extensions = {name: _extension(name, raw) for name, raw in members.items() if name not in _ATTRIBUTES}
+    event = Event(**{name: getattr(envelope, name) for name in _Envelope.__struct_fields__}, extensions=extensions)
+    validate(event)
+    return event
+
+
+def encode(event: Event) -> bytes:
+    """Write the event in structured mode."""
+    document: dict[str, object] = {"specversion": event.specversion}
+    for name in _Envelope.__struct_fields__[1:]:
+        value = getattr(event, name)
+        if value is not None and value != msgspec.Raw(b""):
+            document[name] = value
+    return _encode(document | event.extensions)
+
+
+def validate(event: Event) -> None:
+    """Check what the types alone do not say."""
+    if event.specversion != "1.0":
+        raise EventInvalid("specversion", f'expected specversion to be "1.0", got: "{event.specversion}"')
+    if not 0 < len(event.id) <= LONGEST_ID or not event.id.isprintable():
+        raise EventInvalid("id", f"expected id to be 1 to {LONGEST_ID} printable characters, got: {event.id[:80]!r}")
+    if not event.source:
+        raise EventInvalid("source", "expected source not to be empty")
+    if len(event.type) > LONGEST_TYPE or not _TYPE.fullmatch(event.type):
+        raise EventInvalid(
+            "type",
+            "expected type to be words of letters, digits, - and _ joined by dots, like order.created, "
+            f"at most {LONGEST_TYPE} characters, got: {event.type[:80]!r}",
+        )
+    if event.time is not None and event.time.tzinfo is None:
+        raise EventInvalid("time", f"expected time to have a time zone, got: {event.time.isoformat()}")
+    if event.data_base64 is not None and bytes(event.data):
+        raise EventInvalid("data_base64", "expected data or data_base64, got both")
+    for name in event.extensions:
+        if not _EXTENSION_NAME.fullmatch(name):
+            raise EventInvalid(
+                name, f"expected extension names of 1 to 20 lower-case letters and digits, got: {name!r}"
+            )
+
+
+def _extension(name: str, raw: msgspec.Raw) -> Extension:
+    try:
+        value: Extension = _decode_extension(raw)
+    except msgspec.ValidationError:
+        raise EventInvalid(name, f"expected extension {name} to be a string, a whole number or a boolean") from None
+    return value
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Subject(NamedTuple):
+    """`{app}.tenants.{tenant}.{channel}.{type}`: where an event is published. The tenant never stands first."""
+
+    app: str
+    tenant: str
+    channel: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{self.app}.tenants.{self.tenant}.{self.channel}.{self.type}"
+
+    @classmethod
+    def build(cls, app: str, tenant: str, channel: str, type: str) -> Subject:
+        """Check each part, so that no part can reach beyond its place."""
+        subject = cls(app, tenant, channel, type)
+        for name, value in subject._asdict().items():
+            require_name(name, value)
+        return subject
+
+    @classmethod
+    def parse(cls, text: str) -> Subject:
+        match = _SUBJECT.fullmatch(text)
+        if match is None:
+            raise SubjectInvalid(f"expected a subject like app.tenants.acme.events.order.created, got: {text[:120]!r}")
+        return cls(**match.groupdict())
+
+
+def require_name(kind: str, value: str) -> None:
+    """Raise unless `value` is a valid app, tenant, channel or type."""
+    if not _PARTS[kind].fullmatch(value):
+        raise SubjectInvalid(f"expected {kind} to match {_PARTS[kind].pattern}, got: {value[:80]!r}")

@@ -1,0 +1,45 @@
+"""Logs: one line for each signal, for people on a terminal and as JSON elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from tenantry.config import Settings
+from tenantry.telemetry import Fields, Signal, subscribe
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def log_signals(settings: Settings) -> Callable[[], None]:
+    """Write signals to standard error from now on; the result ends it."""
+    as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
+    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(pad_event_to=28)
+    logger = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),
+    )
+
+    def write(signal: Signal, fields: Fields) -> None:
+        shown = {name: _shown(value) for name, value in fields.items()}
+        if fields.get("error"):
+            logger.error(signal.name, **shown)
+        else:
+            logger.info(signal.name, **shown)
+
+    return subscribe(write)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {value}"
+    return round(value, 4) if isinstance(value, float) else value

@@ -1,0 +1,1 @@
+"""PostgreSQL: the pool, queries from `.sql` files, migrations."""

@@ -1,0 +1,65 @@
+"""Connections to PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict
+from psycopg_pool import AsyncConnectionPool
+
+from tenantry.errors import DatabaseUnreachable
+
+APPLICATION: Final = "tenantry"
+CONNECT_SECONDS: Final = 5
+
+Pool = AsyncConnectionPool[AsyncConnection[Any]]
+
+
+@asynccontextmanager
+async def open_pool(url: str, size: int) -> AsyncIterator[Pool]:
+    """A pool that has shown it can connect; DatabaseUnreachable says why it cannot."""
+    # The pool retries in silence for its whole timeout, so one plain attempt goes first to give the reason.
+    async with connect(url):
+        pass
+    pool: Pool = AsyncConnectionPool(
+        url,
+        min_size=1,
+        max_size=size,
+        open=False,
+        kwargs={"application_name": APPLICATION},
+        check=Pool.check_connection,
+    )
+    async with pool:
+        yield pool
+
+
+@asynccontextmanager
+async def connect(url: str, *, autocommit: bool = False) -> AsyncIterator[AsyncConnection[Any]]:
+    """One connection outside of a pool."""
+    try:
+        connection = await psycopg.AsyncConnection.connect(
+            url, autocommit=autocommit, application_name=APPLICATION, connect_timeout=CONNECT_SECONDS
+        )
+    except psycopg.OperationalError as problem:
+        raise DatabaseUnreachable(
+            f"cannot connect to PostgreSQL at {_place(url)}: {_first_line(problem)}; check DATABASE_URL"
+        ) from problem
+    async with connection:
+        yield connection
+
+
+def _place(url: str) -> str:
+    """Host, port and database, without the password."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return "an address that cannot be read"
+    return f"{parts.get('host', 'the default host')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+
+
+def _first_line(problem: Exception) -> str:
+    return str(problem).strip().splitlines()[0]

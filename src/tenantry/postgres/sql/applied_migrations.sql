@@ -1,0 +1,1 @@
+select version, checksum from tenantry.migrations order by version

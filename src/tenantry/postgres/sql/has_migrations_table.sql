@@ -1,0 +1,1 @@
+select to_regclass('tenantry.migrations') is not null as present

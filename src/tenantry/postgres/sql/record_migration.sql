@@ -1,0 +1,1 @@
+insert into tenantry.migrations (version, name, checksum) values (%(version)s, %(name)s, %(checksum)s)
