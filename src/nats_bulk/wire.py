@@ -89,12 +89,14 @@ class _AcknowledgementRun:
     """Recognises {"stream":"X", "seq":1}, with or without a domain and a duplicate flag, again and again."""
 
     def __init__(self, inbox: str) -> None:
+        # Possessive throughout: there is one way to read an acknowledgement, so nothing is kept to try another.
         one = (
-            rb"MSG %b(\d+) 1 (\d+)\r\n"
-            rb'\{"stream":"[^"\\\r\n]*", ?"seq":(\d+)(?:, ?"domain":"[^"\\\r\n]*")?(, ?"duplicate": ?true)?\}\r\n'
+            rb"MSG %b(\d++) 1 (\d++)\r\n"
+            rb'\{"stream":"[^"\\\r\n]*+", ?+"seq":(\d++)(?:, ?+"domain":"[^"\\\r\n]*+")?+'
+            rb'(, ?+"duplicate": ?+true)?+\}\r\n'
         ) % re.escape(inbox.encode())
         self._one = re.compile(one)
-        self._run = re.compile(rb"(?:%b)+" % one)
+        self._run = re.compile(rb"(?:%b)++" % re.sub(rb"\((?!\?)", b"(?:", one))
         self._fixed_size = len(f"MSG {inbox} 1 \r\n\r\n")
 
     def parse(self, buffer: bytes, position: int) -> tuple[Acknowledgements, int] | None:
@@ -136,7 +138,8 @@ def _parse(buffer: bytes, operations: list[Operation], acknowledgement: _Acknowl
             append(Delivery(subject, buffer[line_end + 2 : split], buffer[split:end]))
             position = end + 2
         else:
-            if operation := _control(buffer[position:line_end]):
+            operation = _control(buffer[position:line_end])
+            if operation is not None:
                 append(operation)
             position = line_end + 2
     return position, 0

@@ -1,0 +1,1 @@
+"""Tenantry: event pipelines for many tenants on one platform."""

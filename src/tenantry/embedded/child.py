@@ -43,7 +43,7 @@ class Child:
 
     def spawn(self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
         """Start the process. Call it on the main thread: Linux ends the child when the thread that made it ends."""
-        launcher = [sys.executable, "-I", "-S", Path(__file__).with_name("_launcher.py")]
+        launcher: list[str | Path] = [sys.executable, "-I", "-S", Path(__file__).with_name("_launcher.py")]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*launcher, str(os.getpid()), str(int(self._stop_signal)), self._user, *command],

@@ -82,7 +82,7 @@ def inspect_java(home: Path, origin: str) -> Java | None:
 
 
 def spark_environment(java: Java, folder: Path) -> dict[str, str]:
-    """The variables that Spark is started with; `folder` keeps the shim where one is needed."""
+    """The variables that Spark on this machine is started with; `folder` keeps the shim where one is needed."""
     home = java.home
     if not java.has_vector_module:
         home = folder / "java"
@@ -92,7 +92,12 @@ def spark_environment(java: Java, folder: Path) -> dict[str, str]:
         draft.write_text(_SHIM.format(java=str(java.home / "bin" / "java").replace("'", "'\\''")))
         draft.chmod(0o755)
         draft.rename(program)
-    return {"JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return {
+        "JAVA_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
 
 
 def _candidates(configured: Path | None) -> list[tuple[Path, str]]:

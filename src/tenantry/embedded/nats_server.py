@@ -73,8 +73,9 @@ class NatsServer:
         await self._child.until_ready(self.port, self._is_healthy)
 
     def locate(self) -> None:
-        """Take over the port from the process that runs the server."""
+        """Learn port and keys from what the process that runs the server has written."""
         self.port = self._directory.remembered().get("nats_port", 0)
+        self.identity = self._establish_identity()
 
     async def run(self) -> None:
         await self._child.until_ended()

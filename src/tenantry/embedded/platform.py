@@ -11,6 +11,7 @@ from tenantry.embedded.directory import DataDirectory
 from tenantry.embedded.nats_server import NatsServer
 from tenantry.embedded.postgres_server import PostgresServer
 from tenantry.nats.connections import Broker
+from tenantry.service import forever
 
 
 class EmbeddedPlatform:
@@ -49,9 +50,14 @@ class EmbeddedPlatform:
                 raise outcome
         self._write_environment_file()
 
+    def locate(self) -> None:
+        """Use the servers that another process runs in the same directory."""
+        for server in self._servers:
+            server.locate()
+
     async def run(self) -> None:
         if not self._servers:
-            await asyncio.Event().wait()
+            await forever()
         watching = [asyncio.ensure_future(server.run()) for server in self._servers]
         try:
             await asyncio.gather(*watching)
@@ -87,9 +93,7 @@ async def use_platform(settings: Settings) -> AsyncIterator[EmbeddedPlatform]:
     """The platform of these settings: the one that runs already, else one that runs for as long as it is needed."""
     platform = EmbeddedPlatform(settings)
     if platform.directory.holder():
-        for server in (platform.nats, platform.postgres):
-            if server:
-                server.locate()
+        platform.locate()
         yield platform
         return
     try:

@@ -72,7 +72,7 @@ class PostgresServer:
         await self._establish_database()
 
     def locate(self) -> None:
-        """Take over the port from the process that runs the server."""
+        """Learn the port from what the process that runs the server has written."""
         self.port = self._directory.remembered().get("postgres_port", 0)
 
     async def run(self) -> None:
@@ -103,7 +103,7 @@ class PostgresServer:
     async def _establish_database(self) -> None:
         """Create the application's role and database where they are missing."""
         password = self._directory.secret("keys", "postgres-tenantry.password")
-        async with await psycopg.AsyncConnection.connect(self._admin_address(), autocommit=True) as connection:
+        async with await psycopg.AsyncConnection.connect(self.admin_address(), autocommit=True) as connection:
             roles = await connection.execute("select 1 from pg_roles where rolname = %s", [DATABASE])
             if not await roles.fetchone():
                 statement = sql.SQL("create role {} login password {}")
@@ -115,7 +115,7 @@ class PostgresServer:
 
     async def _accepts_connections(self) -> bool:
         try:
-            connection = await psycopg.AsyncConnection.connect(self._admin_address(), connect_timeout=2)
+            connection = await psycopg.AsyncConnection.connect(self.admin_address(), connect_timeout=2)
         except psycopg.OperationalError as problem:
             if "password authentication failed" in str(problem):
                 raise ServerFailed(
@@ -126,7 +126,8 @@ class PostgresServer:
         await connection.close()
         return True
 
-    def _admin_address(self) -> str:
+    def admin_address(self) -> str:
+        """The address of the superuser, for creating roles and databases."""
         return make_conninfo(host=HOST, port=self.port, user=ADMIN, password=self._admin_password(), dbname="postgres")
 
     def _admin_password(self) -> str:

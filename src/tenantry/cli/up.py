@@ -1,0 +1,152 @@
+"""`tenantry up`: the whole platform in one process group."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter, validators
+from rich.live import Live
+from rich.table import Table
+
+from tenantry.cli.options import DEFAULT, Options
+from tenantry.cli.output import console, print_json
+from tenantry.config import Settings
+from tenantry.demo import Demo
+from tenantry.embedded.platform import EmbeddedPlatform
+from tenantry.observe.logs import log_signals
+from tenantry.postgres.schema import Schema
+from tenantry.service import Service, forever, run_services
+
+REFRESH_SECONDS = 0.5
+PLAIN_REFRESH_SECONDS = 5.0
+
+
+def up(
+    *,
+    demo: bool = False,
+    seconds: Annotated[float | None, Parameter(validator=validators.Number(gt=0))] = None,
+    json: bool = False,
+    nats_port: int | None = None,
+    postgres_port: int | None = None,
+    options: Options = DEFAULT,
+) -> None:
+    """Run the whole platform on this machine until Ctrl-C: embedded servers, where no others are named, and all roles.
+
+    Parameters
+    ----------
+    demo
+        Add sample tenants, one of them noisy, and load.
+    seconds
+        End by itself after so many seconds of being ready.
+    json
+        Print a summary as JSON in the last line.
+    nats_port
+        Port of the embedded NATS; 0 chooses a free one.
+    postgres_port
+        Port of the embedded PostgreSQL; 0 chooses a free one.
+    """
+    settings = options.load(nats_port=nats_port, postgres_port=postgres_port).settings
+    log_signals(settings)
+    summary = asyncio.run(_up(settings, demo, seconds, quiet=json))
+    if json:
+        print_json(summary)
+
+
+async def _up(settings: Settings, with_demo: bool, seconds: float | None, quiet: bool) -> dict[str, Any]:
+    platform = EmbeddedPlatform(settings)
+    demo = Demo(platform) if with_demo else None
+    face = Face(platform, demo, seconds, quiet)
+    services: list[Service] = [
+        platform,
+        Schema(lambda: platform.database_url, may_migrate=platform.postgres is not None),
+        *([demo] if demo else []),
+        face,
+    ]
+    await run_services(services)
+    return face.summary()
+
+
+class Face:
+    """What the person who started it sees, and the end that was asked for."""
+
+    name = "face"
+
+    def __init__(self, platform: EmbeddedPlatform, demo: Demo | None, seconds: float | None, quiet: bool) -> None:
+        self._platform = platform
+        self._demo = demo
+        self._seconds = seconds
+        self._quiet = quiet
+        self._began = time.monotonic()
+        self._ready_after = 0.0
+
+    async def start(self) -> None:
+        self._ready_after = time.monotonic() - self._began
+        if not self._quiet:
+            self._say_ready()
+
+    async def run(self) -> None:
+        showing = asyncio.ensure_future(self._show_demo() if self._demo and not self._quiet else forever())
+        try:
+            await asyncio.wait([showing], timeout=self._seconds)
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
+
+    async def stop(self) -> None:
+        if not self._quiet:
+            console.print("Stopping; a second Ctrl-C does not wait.")
+
+    def summary(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "ready_after_seconds": round(self._ready_after, 3),
+            "seconds": round(time.monotonic() - self._began, 3),
+            "data": str(self._platform.directory.path),
+            "nats_url": self._platform.nats.url if self._platform.nats else "external",
+            "postgres_port": self._platform.postgres.port if self._platform.postgres else "external",
+        }
+        if self._demo:
+            document["tenants"] = {tenant.name: tenant.summary() for tenant in self._demo.tenants}
+        return document
+
+    def _say_ready(self) -> None:
+        platform = self._platform
+        console.print(f"[bold green]Tenantry is ready[/] after {self._ready_after:.1f} s. Ctrl-C stops it.")
+        console.print(f"  data      {platform.directory.path}")
+        if platform.nats:
+            console.print(f"  NATS      {platform.nats.url}  [dim](operator mode; JetStream)[/]")
+        if platform.postgres:
+            console.print(f"  Postgres  127.0.0.1:{platform.postgres.port}  [dim](database tenantry)[/]")
+        if platform.nats or platform.postgres:
+            console.print(f"  To use them from another shell:  [bold]. {_shell_path(platform.environment_file)}[/]")
+
+    async def _show_demo(self) -> None:
+        assert self._demo is not None
+        if not sys.stdout.isatty():
+            while True:
+                await asyncio.sleep(PLAIN_REFRESH_SECONDS)
+                console.print(self._demo_table())
+        with Live(self._demo_table(), console=console, auto_refresh=False) as live:
+            while True:
+                await asyncio.sleep(REFRESH_SECONDS)
+                live.update(self._demo_table(), refresh=True)
+
+    def _demo_table(self) -> Table:
+        assert self._demo is not None
+        table = Table(box=None, header_style="bold")
+        table.add_column("tenant")
+        for column in ("published", "read back", "lag", "ack p50 ms", "ack p99 ms"):
+            table.add_column(column, justify="right")
+        for tenant in self._demo.tenants:
+            row = tenant.summary()
+            counts = [f"{row[name]:,}" for name in ("published", "read", "lag")]
+            table.add_row(tenant.name, *counts, *(f"{row['ack_ms'][name]:.2f}" for name in ("p50", "p99")))
+        return table
+
+
+def _shell_path(path: str) -> str:
+    home = str(Path.home())
+    return path.replace(home, "~", 1) if path.startswith(home + "/") else path

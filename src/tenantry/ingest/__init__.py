@@ -1,0 +1,1 @@
+"""HTTP intake of events, with quotas. Not built yet."""

@@ -1,0 +1,1 @@
+"""Pipelines on Spark: session, queries, sinks, projections, usage. Not built yet. The only room that imports pyspark."""

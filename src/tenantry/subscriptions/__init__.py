@@ -1,0 +1,1 @@
+"""Subscriptions: workers, assignment, push, replay, redrive. Not built yet."""

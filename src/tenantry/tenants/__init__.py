@@ -1,0 +1,1 @@
+"""Tenants: registry, plans, lanes, provisioning, the accounts directory. Not built yet."""
