@@ -39,13 +39,13 @@ class Child:
         self._folder = folder
         self._stop_signal = stop_signal
         self._user = user
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def spawn(self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
         """Start the process. Call it on the main thread: Linux ends the child when the thread that made it ends."""
         launcher: list[str | Path] = [sys.executable, "-I", "-S", Path(__file__).with_name("_launcher.py")]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [*launcher, str(os.getpid()), str(int(self._stop_signal)), self._user, *command],
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
@@ -68,10 +68,10 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self.process is not None and self.process.poll() is None
 
     def require_running(self) -> None:
-        if self._process is not None and (code := self._process.poll()) is not None:
+        if self.process is not None and (code := self.process.poll()) is not None:
             raise ServerFailed(f"{self.name} ended with exit code {code}; its log ({self.log}) ends:\n{self.tail()}")
 
     async def until_ended(self) -> None:
@@ -84,28 +84,28 @@ class Child:
         """Wait for a program that is meant to end; raise with its output if it failed."""
         while self.is_running:
             await asyncio.sleep(POLL_SECONDS)
-        if self._process is not None and self._process.returncode:
+        if self.process is not None and self.process.returncode:
             self.require_running()
 
     async def stop(self) -> None:
-        if self._process is None:
+        if self.process is None:
             return
         started = time.monotonic()
-        if self._process.poll() is None:
-            self._process.send_signal(self._stop_signal)
+        if self.process.poll() is None:
+            self.process.send_signal(self._stop_signal)
         try:
-            while self._process.poll() is None:
+            while self.process.poll() is None:
                 if time.monotonic() - started > STOP_SECONDS:
                     SERVER_KILLED.emit(server=self.name)
-                    self._process.kill()
+                    self.process.kill()
                 await asyncio.sleep(POLL_SECONDS)
         except asyncio.CancelledError:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
             raise
         finally:
-            if self._process.poll() is not None:
-                self._process = None
+            if self.process.poll() is not None:
+                self.process = None
         SERVER_STOPPED.emit(server=self.name, seconds=time.monotonic() - started)
 
     def tail(self) -> str:

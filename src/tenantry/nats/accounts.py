@@ -29,8 +29,11 @@ class AccountServer:
 
     async def push(self, token: str) -> None:
         """Create or change an account: what its claims say holds from now on."""
-        account = claims.read(token).get("sub", "")
-        with CLAIMS_PUSHED.span(account=account):
+        said = claims.read(token)
+        # The server stores what anybody signed and then ignores it; better to know now.
+        if said["iss"] != self._operator.public:
+            raise ClaimRefused(f"expected the claims to be signed by the operator's key, got: {said['iss']}")
+        with CLAIMS_PUSHED.span(account=said["sub"]):
             await self._ask("$SYS.REQ.CLAIMS.UPDATE", token.encode())
 
     async def delete(self, accounts: list[str]) -> None:

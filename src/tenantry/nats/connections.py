@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import nats.errors
 from nats.aio.client import Client, RawCredentials
 
 import nats_bulk
@@ -26,7 +27,9 @@ RECONNECTED = signal("nats.reconnected", "A connection to NATS is back.", "conne
 CONNECTION_ERROR = signal("nats.error", "NATS reported an error on a connection.", "connection", "error")
 
 CONNECT_SECONDS: Final = 5
-_REFUSALS: Final = ("authorization violation", "authentication", "user authentication", "certificate")
+_REFUSALS: Final = ("authorization", "authentication", "certificate", "maximum account active connections")
+# A server that refuses closes the connection at once, and the client may see only that.
+_CUT_OFF: Final = (ConnectionResetError, BrokenPipeError, nats.errors.UnexpectedEOF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,9 @@ def connect_bulk(broker: Broker, name: str, **options: Any) -> nats_bulk.Connect
 
 def _explained(problem: Exception, broker: Broker) -> BrokerUnreachable | BrokerRefused:
     reason = str(problem) or type(problem).__name__
-    if any(word in reason.lower() for word in _REFUSALS):
+    if isinstance(problem, _CUT_OFF):
+        reason = "it cut the handshake short"
+    if isinstance(problem, _CUT_OFF) or any(word in reason.lower() for word in _REFUSALS):
         return BrokerRefused(f"NATS at {_places(broker.url)} refused the connection: {reason}; check the credentials")
     return BrokerUnreachable(f"cannot reach NATS at {_places(broker.url)}: {reason}; is it running there?")
 

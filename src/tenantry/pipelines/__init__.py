@@ -1,1 +1,1 @@
-"""Pipelines on Spark: session, queries, sinks, projections, usage. Not built yet. The only room that imports pyspark."""
+"""Pipelines on Spark: session, queries, sinks, projections, usage. Not built yet. Only here is pyspark imported."""

@@ -1,0 +1,87 @@
+"""The servers are started once per run, by the process that runs pytest; its workers attach to them.
+
+Tiers, by folder: `unit` needs nothing, `servers` the shared servers, `embedded` and `cli` start servers of their own,
+`spark` starts a JVM.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tenantry.nats.connections import Broker
+from tenantry.testing import TestPlatform
+
+FOLDER_VARIABLE = "SERVERS_UNDER_TEST"
+
+# A busy machine must not fail a test: no deadlines, no complaint about slow generation.
+settings.register_profile("tenantry", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("tenantry")
+
+
+class Servers:
+    """Keeps the shared servers for the length of the run."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tenantry-tests-"))
+        self.platform = TestPlatform(self.folder)
+        os.environ[FOLDER_VARIABLE] = str(self.folder)
+
+    def pytest_sessionstart(self) -> None:
+        self.platform.start()
+
+    def pytest_unconfigure(self) -> None:
+        self.platform.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and not config.option.collectonly:
+        config.pluginmanager.register(Servers())
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in list(os.environ):
+        if variable.startswith(("TENANTRY_", "NATS_", "PG")) or variable in ("DATABASE_URL", "JAVA_HOME"):
+            monkeypatch.delenv(variable)
+
+
+@pytest.fixture(scope="session")
+def platform() -> TestPlatform:
+    """The servers of this run."""
+    attached = TestPlatform(Path(os.environ[FOLDER_VARIABLE]))
+    attached.attach()
+    return attached
+
+
+@pytest.fixture
+async def account(platform: TestPlatform) -> AsyncIterator[Broker]:
+    """A NATS account that no other test uses."""
+    async with platform.account() as broker:
+        yield broker
+
+
+@pytest.fixture
+async def database(platform: TestPlatform) -> AsyncIterator[str]:
+    """The address of an empty database."""
+    async with platform.database() as url:
+        yield url
+
+
+@pytest.fixture
+def signals() -> Iterator[list[tuple[str, dict[str, object]]]]:
+    """Every signal that is emitted during the test."""
+    from tenantry import telemetry
+
+    seen: list[tuple[str, dict[str, object]]] = []
+    end = telemetry.subscribe(lambda signal, fields: seen.append((signal.name, dict(fields))))
+    yield seen
+    end()

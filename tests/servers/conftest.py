@@ -1,0 +1,72 @@
+"""Servers with a configuration of their own, for what the shared one does not do: other ways in, TLS, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tenantry.embedded.child import Child
+from tenantry.embedded.nats_server import find_nats_server
+from tenantry.embedded.ports import HOST, free_port
+
+
+class OwnServer:
+    """A nats-server that a test can stop, kill and start again on the same port."""
+
+    def __init__(self, folder: Path, settings: str) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._settings = settings
+        self._child = Child("nats", folder, signal.SIGTERM)
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    async def start(self) -> None:
+        config = self._folder / "server.conf"
+        config.write_text(
+            f'listen: {self.address}\njetstream {{ store_dir: "{self._folder / "store"}" }}\n{self._settings}\n'
+        )
+        self._child.spawn([find_nats_server(), "--config", config])
+        await self._child.until_ready(self.port, self._listens)
+
+    async def stop(self) -> None:
+        await self._child.stop()
+
+    def kill(self) -> None:
+        assert self._child.process is not None
+        self._child.process.kill()
+        self._child.process.wait()
+
+    async def _listens(self) -> bool:
+        try:
+            _, writer = await asyncio.open_connection(HOST, self.port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+
+StartServer = Callable[[str], Awaitable[OwnServer]]
+
+
+@pytest.fixture
+async def start_server(tmp_path: Path) -> AsyncIterator[StartServer]:
+    servers: list[OwnServer] = []
+
+    async def start(settings: str = "") -> OwnServer:
+        folder = tmp_path / f"server-{len(servers)}"
+        folder.mkdir()
+        server = OwnServer(folder, settings)
+        servers.append(server)
+        await server.start()
+        return server
+
+    yield start
+    for server in servers:
+        await server.stop()
