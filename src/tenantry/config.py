@@ -28,6 +28,7 @@ from tenantry.event import require_name
 ENV_PREFIX: Final = "TENANTRY_"
 FILE_NAME: Final = "tenantry.toml"
 FILE_VARIABLE: Final = "TENANTRY_CONFIG"
+HIDDEN: Final = "********"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -50,7 +51,7 @@ class Settings(BaseSettings):
 
     app: str = Field("tenantry", description="first token of every subject")
     data: Path = Field(default_factory=_default_data, description="where the embedded servers keep their data")
-    nats_url: str | None = Field(
+    nats_url: SecretStr | None = Field(
         None, validation_alias=_also("NATS_URL"), description="servers, comma separated; none: the embedded server"
     )
     nats_creds: Path | None = Field(None, validation_alias=_also("NATS_CREDS"), description=".creds file for NATS")
@@ -211,16 +212,18 @@ def _is_secret(name: str) -> bool:
 
 def _shown(value: Any) -> str:
     if isinstance(value, SecretStr):
-        return _without_password(value.get_secret_value())
+        return ",".join(without_secrets(part) for part in value.get_secret_value().split(","))
     return "" if value is None else str(value)
 
 
-def _without_password(text: str) -> str:
+def without_secrets(text: str) -> str:
     """An address keeps what tells where it leads; anything else is hidden whole."""
     scheme, separator, rest = text.partition("://")
     if not separator:
-        return "********"
-    userinfo, at, place = rest.rpartition("@")
-    user = userinfo.partition(":")[0]
-    place = place.partition("?")[0]
-    return f"{scheme}://{user}:********@{place}" if at and ":" in userinfo else f"{scheme}://{userinfo}{at}{place}"
+        return HIDDEN
+    userinfo, at, place = rest.partition("?")[0].rpartition("@")
+    user, colon, _ = userinfo.partition(":")
+    if at:
+        # A lone word before the @ is a token to NATS, and a harmless user name to PostgreSQL.
+        user = f"{user}:{HIDDEN}@" if colon else f"{user}@" if scheme.startswith("postgres") else f"{HIDDEN}@"
+    return f"{scheme}://{user}{place}"

@@ -10,6 +10,7 @@ import nats.js.errors
 import pytest
 from nats.js.api import StorageType, StreamConfig
 
+from nats_bulk import Credentials
 from tenantry.errors import BrokerRefused, BrokerUnreachable, ClaimRefused
 from tenantry.nats import claims
 from tenantry.nats.accounts import AccountServer, revoke_before_now
@@ -41,8 +42,6 @@ async def test_an_account_is_there_as_soon_as_it_is_pushed_and_gone_when_deleted
     assert key.public in await server.list()
     assert await server.lookup(key.public) == token
     client = await open_client(broker, "test")
-    closed = asyncio.Event()
-    client._closed_cb = _setter(closed)
     await server.delete([key.public])
     assert key.public not in await server.list()
     assert await server.lookup(key.public) is None
@@ -51,24 +50,22 @@ async def test_an_account_is_there_as_soon_as_it_is_pushed_and_gone_when_deleted
     await client.close()
 
 
-def _setter(event: asyncio.Event):  # type: ignore[no-untyped-def]
-    async def closed() -> None:
-        event.set()
-
-    return closed
-
-
 async def test_two_accounts_do_not_hear_each_other(platform: TestPlatform) -> None:
-    async with platform.account() as one, platform.account() as other:
-        async with connect(one, "one") as speaker, connect(other, "other") as listener, connect(one, "peer") as peer:
-            unheard = await listener.subscribe(">")
-            heard = await peer.subscribe("secret.plans")
-            await listener.flush()
-            await peer.flush()
-            await speaker.publish("secret.plans", b"x")
-            assert (await heard.next_msg(timeout=5)).data == b"x"
-            await listener.flush()
-            assert unheard.pending_msgs == 0
+    async with (
+        platform.account() as one,
+        platform.account() as other,
+        connect(one, "speaker") as speaker,
+        connect(one, "peer") as peer,
+        connect(other, "listener") as listener,
+    ):
+        unheard = await listener.subscribe(">")
+        heard = await peer.subscribe("secret.plans")
+        await listener.flush()
+        await peer.flush()
+        await speaker.publish("secret.plans", b"x")
+        assert (await heard.next_msg(timeout=5)).data == b"x"
+        await listener.flush()
+        assert unheard.pending_msgs == 0
 
 
 async def test_storage_and_stream_limits_are_enforced_by_the_server(platform: TestPlatform) -> None:
@@ -88,9 +85,9 @@ async def test_storage_and_stream_limits_are_enforced_by_the_server(platform: Te
 
 async def test_tiered_limits_reach_the_server(platform: TestPlatform) -> None:
     tier = claims.JetStreamLimits(disk_storage=1 << 20, streams=2, consumer=3, max_ack_pending=7)
-    async with platform.account(claims.AccountLimits(tiered_limits={"R1": tier})) as broker:
-        async with connect(broker, "test") as client:
-            answer = await client.request("$JS.API.INFO", b"")
+    limits = claims.AccountLimits(tiered_limits={"R1": tier})
+    async with platform.account(limits) as broker, connect(broker, "test") as client:
+        answer = await client.request("$JS.API.INFO", b"")
     assert b'"R1"' in answer.data
     assert b'"max_storage":1048576' in answer.data
 
@@ -127,8 +124,6 @@ async def test_a_revoked_user_cannot_come_back(platform: TestPlatform, server: A
 async def test_an_expired_user_is_refused(platform: TestPlatform, server: AccountServer, operator: Key) -> None:
     key, user = Key.generate(Role.ACCOUNT), Key.generate(Role.USER)
     await server.push(claims.account_claims(operator, key.public, "acme"))
-    from nats_bulk import Credentials
-
     token = claims.user_claims(key, user.public, "late", expires_at=1_000_000_000)
     with pytest.raises(BrokerRefused):
         await open_client(Broker(platform.nats.url, Credentials(token, user.seed)), "test")

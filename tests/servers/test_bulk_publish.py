@@ -10,6 +10,7 @@ from nats.js.api import DiscardPolicy, StreamConfig
 import nats_bulk
 from nats_bulk import Message
 from tenantry.nats import claims
+from tenantry.nats.accounts import AccountServer
 from tenantry.nats.connections import Broker, connect, connect_bulk
 from tenantry.nats.keys import Key, Role
 from tenantry.testing import TestPlatform
@@ -51,7 +52,7 @@ async def test_a_repeated_id_is_stored_once_and_reported_with_its_first_sequence
 async def test_headers_arrive_as_they_were_given(account: Broker) -> None:
     await add_stream(account)
     with connect_bulk(account, "test") as connection:
-        headers = {"traceparent": "00-abc-def-01", "Ünicode".replace("Ü", "U"): "größe: 5"}
+        headers = {"traceparent": "00-abc-def-01", "Unicode": "größe: 5"}
         nats_bulk.publish(connection, [Message("events.a", b"x", "one", headers), Message("events.a", b"y")])
         (batch,) = nats_bulk.read_range(connection, "EVENTS", 1, 2)
     assert nats_bulk.parse_headers(batch.headers[0]) == {
@@ -95,8 +96,6 @@ async def test_a_full_stream_refuses_only_what_does_not_fit(account: Broker) -> 
 async def test_a_subject_without_permission_is_refused_and_the_others_go_on(platform: TestPlatform) -> None:
     operator = platform.nats.identity.operator_signing
     key = Key.generate(Role.ACCOUNT)
-    from tenantry.nats.accounts import AccountServer
-
     async with connect(platform.nats.system, "test") as system:
         await AccountServer(system, operator).push(claims.account_claims(operator, key.public, "limited"))
     await add_stream(Broker(platform.nats.url, claims.issue_user(key, "owner")))

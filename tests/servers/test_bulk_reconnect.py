@@ -11,7 +11,6 @@ from nats.js.api import StreamConfig
 import nats_bulk
 from nats_bulk import Message, PublishResult
 from tenantry.nats.connections import Broker, connect, connect_bulk
-
 from tests.servers.conftest import OwnServer, StartServer
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
+import msgspec
 import pytest
+from nats.aio.client import Client
 from nats.js.api import StreamConfig
-from nats.js.client import JetStreamContext
 
 import nats_bulk
 from nats_bulk import Message
@@ -22,7 +24,7 @@ async def make(broker: Broker, count: int, **options: object) -> None:
         nats_bulk.publish(connection, [Message("events.a", b"%d" % n) for n in range(1, count + 1)]).raise_for_errors()
 
 
-def read(broker: Broker, first: int, last: int, **options: int) -> tuple[list[int], list[tuple[int, int]]]:
+def read(broker: Broker, first: int, last: int, **options: Any) -> tuple[list[int], list[tuple[int, int]]]:
     sequences: list[int] = []
     gaps: list[tuple[int, int]] = []
     with connect_bulk(broker, "test") as connection:
@@ -115,9 +117,12 @@ async def test_headers_that_pretend_to_be_the_servers_are_not_believed(account: 
     assert batch.subjects == ["events.mine"]
 
 
-async def until_mirrored(streams: JetStreamContext, count: int) -> None:
+async def mirror(client: Client, count: int) -> None:
+    """Make a mirror that answers direct gets for its origin, and wait until it has all of it."""
+    config = {"name": "MIRROR", "mirror": {"name": "EVENTS"}, "mirror_direct": True, "storage": "file"}
+    await client.request("$JS.API.STREAM.CREATE.MIRROR", msgspec.json.encode(config))
     async with asyncio.timeout(20):
-        while (await streams.stream_info("MIRROR")).state.last_seq < count:
+        while (await client.jetstream().stream_info("MIRROR")).state.last_seq < count:
             await asyncio.sleep(0.02)
 
 
@@ -125,12 +130,7 @@ async def test_a_replica_that_lacks_messages_is_never_believed(account: Broker) 
     """A mirror answers direct gets for its origin; emptied, it is the worst of lagging replicas."""
     await make(account, 200)
     async with connect(account, "test") as client:
-        streams = client.jetstream()
-        mirror = {"name": "MIRROR", "mirror": {"name": "EVENTS"}, "mirror_direct": True, "storage": "file"}
-        import msgspec
-
-        await client.request("$JS.API.STREAM.CREATE.MIRROR", msgspec.json.encode(mirror))
-        await until_mirrored(streams, 200)
+        await mirror(client, 200)
         await client.request("$JS.API.STREAM.PURGE.MIRROR", b'{"seq":120}')
         for sequence in range(130, 200, 3):
             answer = await client.request("$JS.API.STREAM.MSG.DELETE.MIRROR", b'{"seq":%d}' % sequence)
@@ -143,11 +143,7 @@ async def test_the_empty_mirror_does_answer_for_its_origin(account: Broker) -> N
     """Without this the test above could pass because the mirror is never asked."""
     await make(account, 50)
     async with connect(account, "test") as client:
-        import msgspec
-
-        mirror = {"name": "MIRROR", "mirror": {"name": "EVENTS"}, "mirror_direct": True, "storage": "file"}
-        await client.request("$JS.API.STREAM.CREATE.MIRROR", msgspec.json.encode(mirror))
-        await until_mirrored(client.jetstream(), 50)
+        await mirror(client, 50)
         await client.request("$JS.API.STREAM.PURGE.MIRROR", b"")
         answers = [await client.request("$JS.API.DIRECT.GET.EVENTS", b'{"seq":1}') for _ in range(100)]
     statuses = {(answer.headers or {}).get("Status") for answer in answers}

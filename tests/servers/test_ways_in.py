@@ -16,7 +16,6 @@ from tenantry.nats import claims
 from tenantry.nats.connections import Broker, connect, connect_bulk
 from tenantry.nats.keys import Key, Role
 from tenantry.testing import TestPlatform
-
 from tests.servers.conftest import StartServer
 
 
@@ -119,7 +118,7 @@ def test_a_creds_file_that_is_missing_or_broken_is_named(tmp_path: Path, content
     if content is not None:
         file.write_text(content)
     settings = load({"nats_url": "nats://127.0.0.1", "nats_creds": file}).settings
-    with pytest.raises(BrokerRefused, match="user.creds"):
+    with pytest.raises(BrokerRefused, match=r"user\.creds"):
         Broker.from_settings(settings)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,10 +85,8 @@ def test_without_an_inbox_the_same_acknowledgements_come_as_messages(runs: list[
 
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_either_parse_or_fail_loudly(noise: bytes) -> None:
-    try:
-        Parser(INBOX).feed(noise)
-    except ProtocolError as problem:
-        assert "got" in str(problem)
+    with contextlib.suppress(ProtocolError):
+        assert isinstance(Parser(INBOX).feed(noise), list)
 
 
 def test_a_message_that_only_looks_like_an_acknowledgement_is_taken_by_its_announced_size() -> None:

@@ -131,7 +131,9 @@ class Checkup:
             self._platform.nats.locate()
         async with connect(self._platform.broker, "doctor") as client:
             info = await client.jetstream().account_info()
-            return State.OK, f"{client.connected_server_version} answers; JetStream has {info.streams} streams"
+            version = client.connected_server_version
+            number = f"{version.major}.{version.minor}.{version.patch}"
+            return State.OK, f"nats-server {number} answers; JetStream has {info.streams} streams"
 
     async def _database(self) -> tuple[State, str]:
         if self._platform.postgres:

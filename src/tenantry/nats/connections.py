@@ -36,7 +36,7 @@ _CUT_OFF: Final = (ConnectionResetError, BrokenPipeError, nats.errors.Unexpected
 class Broker:
     """Where NATS is and who we are to it."""
 
-    url: str
+    url: str = field(repr=False)
     credentials: Credentials = field(default_factory=Credentials)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
 
@@ -52,7 +52,7 @@ class Broker:
                 raise BrokerRefused(f"{problem}; check NATS_CREDS") from None
         else:
             credentials = Credentials(token=settings.nats_token.get_secret_value() if settings.nats_token else "")
-        return cls(settings.nats_url, credentials, _tls_context(settings))
+        return cls(settings.nats_url.get_secret_value(), credentials, _tls_context(settings))
 
 
 def _tls_context(settings: Settings) -> ssl.SSLContext | None:
@@ -160,4 +160,4 @@ def _explained(problem: Exception, broker: Broker) -> BrokerUnreachable | Broker
 
 def _places(url: str) -> str:
     """The addresses without what stands before an @."""
-    return ", ".join(part.strip().rpartition("@")[2].removeprefix("nats://") for part in url.split(","))
+    return ", ".join(part.strip().rpartition("@")[2].rpartition("://")[2] for part in url.split(","))

@@ -1,0 +1,100 @@
+"""Settings: which source wins, what is shown, and what a mistake is answered with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tenantry.config import Settings, load
+from tenantry.errors import ConfigError
+
+
+def origins(**flags: object) -> dict[str, tuple[str, str]]:
+    return {name: (value, origin) for name, value, origin in load(flags).rows()}
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert origins()["app"] == ("tenantry", "default")
+    file = tmp_path / "tenantry.toml"
+    file.write_text('app = "from-file"\nnats_url = "nats://file"\n')
+    assert origins()["app"] == ("from-file", "file tenantry.toml")
+    assert origins()["nats_url"] == ("nats://file", "file tenantry.toml")
+    monkeypatch.setenv("TENANTRY_APP", "from-env")
+    assert origins()["app"] == ("from-env", "environment TENANTRY_APP")
+    assert origins(app="from-flag")["app"] == ("from-flag", "flag")
+    assert origins(app=None)["app"] == ("from-env", "environment TENANTRY_APP")
+
+
+def test_the_names_everyone_uses_are_understood_and_ours_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://everyone")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://everyone")
+    assert origins()["nats_url"] == ("nats://everyone", "environment NATS_URL")
+    assert origins()["database_url"] == ("postgresql://everyone", "environment DATABASE_URL")
+    monkeypatch.setenv("TENANTRY_NATS_URL", "nats://ours")
+    assert origins()["nats_url"] == ("nats://ours", "environment TENANTRY_NATS_URL")
+
+
+def test_pg_variables_mean_that_libpq_is_to_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "db")
+    assert origins()["database_url"] == ("postgresql://", "environment PGHOST")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://other")
+    assert origins()["database_url"] == ("postgresql://other", "environment DATABASE_URL")
+
+
+def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://shop:hidden1@db:5432/shop?password=hidden3")
+    monkeypatch.setenv("NATS_TOKEN", "hidden2")
+    shown = str(load().rows()) + repr(load().settings) + str(load())
+    assert "hidden" not in shown
+    assert origins()["database_url"][0] == "postgresql://shop:********@db:5432/shop"
+
+
+def test_a_password_in_the_nats_address_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://user:hidden@broker:4222,nats://token-hidden@other:4222")
+    shown = origins()["nats_url"][0]
+    assert "hidden" not in shown
+    assert "broker:4222" in shown
+
+
+def test_a_wrong_value_names_its_origin_and_every_place_it_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENANTRY_DATABASE_POOL", "many")
+    with pytest.raises(ConfigError) as caught:
+        load()
+    for part in ("database_pool", "'many'", "TENANTRY_DATABASE_POOL", "--database-pool", "tenantry.toml"):
+        assert part in str(caught.value)
+
+
+def test_a_misspelt_setting_in_the_file_is_refused_with_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "tenantry.toml").write_text('nats_ulr = "x"')
+    with pytest.raises(ConfigError, match="nats_ulr; did you mean nats_url"):
+        load()
+
+
+def test_a_misspelt_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENANTRY_NATS_ULR", "x")
+    assert load().unknown_variables == ("TENANTRY_NATS_ULR",)
+
+
+def test_a_file_that_is_named_must_exist_and_be_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml to exist"):
+        load(file=tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("app = ")
+    with pytest.raises(ConfigError, match=r"cannot read .*broken\.toml"):
+        load(file=broken)
+
+
+def test_the_app_must_fit_into_a_subject() -> None:
+    with pytest.raises(ConfigError, match="app"):
+        load({"app": "my shop"})
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    assert all(field.description for field in Settings.model_fields.values())
