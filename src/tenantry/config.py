@@ -66,8 +66,12 @@ class Settings(BaseSettings):
     database_pool: int = Field(10, ge=1, le=1000, description="connections to PostgreSQL, at most")
     postgres_port: Port | None = Field(None, description="port of the embedded PostgreSQL; 0: choose a new one")
     java_home: Path | None = Field(None, validation_alias=_also("JAVA_HOME"), description="Java 17 or newer for Spark")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="the least that is logged")
-    log_format: Literal["auto", "console", "json"] = Field("auto", description="auto: console on a terminal")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug, info, warning or error: the least that is logged"
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto", description="auto, console or json; auto is console on a terminal, else json"
+    )
 
     @field_validator("app")
     @classmethod
@@ -153,7 +157,7 @@ def _environment() -> _Source:
         key = next((key for key in (name, ENV_PREFIX + name.upper()) if key in found), None)
         if key is not None:
             source.values[name] = found[key]
-            source.variables[name] = next(f"environment {each}" for each in _variables(name) if os.environ.get(each))
+            source.variables[name] = next(f"environment {each}" for each in variables(name) if os.environ.get(each))
     # libpq reads PGHOST and its companions itself when the address leaves them open.
     if "database_url" not in source.values and (
         given := [each for each in ("PGHOST", "PGSERVICE") if each in os.environ]
@@ -177,14 +181,14 @@ def _toml(file: Path) -> _Source:
     return _Source(f"file {file}", values)
 
 
-def _variables(name: str) -> list[str]:
+def variables(name: str) -> list[str]:
     """The environment variables of a setting, the strongest first."""
     alias = Settings.model_fields[name].validation_alias
     return [str(each) for each in alias.choices] if isinstance(alias, AliasChoices) else [ENV_PREFIX + name.upper()]
 
 
 def _unknown_variables() -> tuple[str, ...]:
-    known = {variable for name in Settings.model_fields for variable in _variables(name)} | {FILE_VARIABLE}
+    known = {variable for name in Settings.model_fields for variable in variables(name)} | {FILE_VARIABLE}
     return tuple(sorted(each for each in os.environ if each.startswith(ENV_PREFIX) and each not in known))
 
 
@@ -196,7 +200,7 @@ def _explain(problem: ValidationError, origins: Mapping[str, str]) -> str:
         shown = "a secret" if _is_secret(name) else repr(error["input"])
         lines.append(
             f"{name}: {error['msg']}, got: {shown} (from {origin}). It can be set by --{name.replace('_', '-')}, "
-            f"{', '.join(_variables(name))}, or {name} in {FILE_NAME}"
+            f"{', '.join(variables(name))}, or {name} in {FILE_NAME}"
         )
     return "\n".join(lines)
 

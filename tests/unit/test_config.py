@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from tenantry import config
+from tenantry.cli.options import Options
 from tenantry.config import Settings, load
 from tenantry.errors import ConfigError
 
@@ -98,3 +102,16 @@ def test_the_app_must_fit_into_a_subject() -> None:
 
 def test_every_setting_says_what_it_is_for() -> None:
     assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_the_reference_lists_every_setting() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .*? \| (.+?) \|$", text, re.MULTILINE)
+    documented = {name: (re.findall(r"`(\w+)`", variables), meaning) for name, variables, meaning in rows}
+    assert documented == {
+        name: (config.variables(name), field.description) for name, field in config.Settings.model_fields.items()
+    }
+
+
+def test_every_setting_is_a_flag() -> None:
+    assert {field.name for field in fields(Options)} == {"config", *config.Settings.model_fields}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cyclopts import App, Group
+from cyclopts import App, Group, Parameter
 
 RUN = Group("Run", sort_key=1)
 INSPECT = Group("Look inside", sort_key=2)
@@ -11,6 +11,7 @@ app = App(
     name="tenantry",
     help="Event pipelines for many tenants on one platform: no tenant can slow, read or lose another's events.",
     version_flags=["--version"],
+    default_parameter=Parameter(negative=()),
 )
 app.command(
     "tenantry.cli.up:up", group=RUN, help="Run the whole platform on this machine, with embedded servers by default."

@@ -1,31 +1,49 @@
-"""Flags that many commands share."""
+"""Flags that many commands share: every setting is one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from tenantry.config import Configuration, load
+from tenantry.config import Configuration, Settings, load
+
+SETTINGS = Group(
+    "Settings", sort_key=9, help="What is left out comes from the environment, tenantry.toml or the default."
+)
 
 
-@Parameter(name="*")
+def _about(setting: str) -> Parameter:
+    return Parameter(help=Settings.model_fields[setting].description)
+
+
+@Parameter(name="*", group=SETTINGS)
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Settings that can be given as flags; what is left out comes from the environment, the file or the default."""
+    """The settings as flags. Values stay as they were typed: the settings check them, wherever they come from."""
 
-    config: Annotated[Path | None, Parameter(help="Configuration file; tenantry.toml here, if there is one.")] = None
-    data: Annotated[Path | None, Parameter(help="Directory of the embedded servers.")] = None
-    nats_url: Annotated[str | None, Parameter(help="NATS to use instead of the embedded one.")] = None
-    nats_creds: Annotated[Path | None, Parameter(help="Credentials file for it.")] = None
-    database_url: Annotated[str | None, Parameter(help="PostgreSQL to use instead of the embedded one.")] = None
-    log_level: Annotated[str | None, Parameter(help="debug, info, warning or error.")] = None
+    config: Annotated[Path | None, Parameter(help="configuration file; ./tenantry.toml, if it exists")] = None
+    app: Annotated[str | None, _about("app")] = None
+    data: Annotated[str | None, _about("data")] = None
+    nats_url: Annotated[str | None, _about("nats_url")] = None
+    nats_creds: Annotated[str | None, _about("nats_creds")] = None
+    nats_token: Annotated[str | None, _about("nats_token")] = None
+    nats_tls_ca: Annotated[str | None, _about("nats_tls_ca")] = None
+    nats_tls_cert: Annotated[str | None, _about("nats_tls_cert")] = None
+    nats_tls_key: Annotated[str | None, _about("nats_tls_key")] = None
+    nats_port: Annotated[str | None, _about("nats_port")] = None
+    database_url: Annotated[str | None, _about("database_url")] = None
+    database_pool: Annotated[str | None, _about("database_pool")] = None
+    postgres_port: Annotated[str | None, _about("postgres_port")] = None
+    java_home: Annotated[str | None, _about("java_home")] = None
+    log_level: Annotated[str | None, _about("log_level")] = None
+    log_format: Annotated[str | None, _about("log_format")] = None
 
-    def load(self, **more: Any) -> Configuration:
-        flags = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "config"}
-        return load(flags | more, self.config)
+    def load(self) -> Configuration:
+        flags: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        return load(flags, flags.pop("config"))
 
 
 DEFAULT = Options()

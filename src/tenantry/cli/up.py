@@ -30,8 +30,6 @@ def up(
     demo: bool = False,
     seconds: Annotated[float | None, Parameter(validator=validators.Number(gt=0))] = None,
     json: bool = False,
-    nats_port: int | None = None,
-    postgres_port: int | None = None,
     options: Options = DEFAULT,
 ) -> None:
     """Run the whole platform on this machine until Ctrl-C: embedded servers, where no others are named, and all roles.
@@ -44,12 +42,8 @@ def up(
         End by itself after so many seconds of being ready.
     json
         Print a summary as JSON in the last line.
-    nats_port
-        Port of the embedded NATS; 0 chooses a free one.
-    postgres_port
-        Port of the embedded PostgreSQL; 0 chooses a free one.
     """
-    settings = options.load(nats_port=nats_port, postgres_port=postgres_port).settings
+    settings = options.load().settings
     log_signals(settings)
     summary = asyncio.run(_up(settings, demo, seconds, quiet=json))
     if json:
