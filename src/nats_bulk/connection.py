@@ -154,7 +154,7 @@ class Connection:
                 if isinstance(answer, Acknowledgements):
                     continue  # late ones, of an earlier publish
                 number = self.reply_number(answer) - first
-                if number < 0:
+                if not 0 <= number < len(asked):
                     continue  # a late answer to an earlier question
                 if answer.header.startswith(b"NATS/1.0 503"):
                     raise ServerRefused(f"nobody answers {asked[number][0]}: is JetStream enabled for this account?")
@@ -263,7 +263,11 @@ class Connection:
                 self._socket.settimeout(self.timeout)
         if not data:
             raise self._lost(None)
-        return self._parser.feed(data)
+        try:
+            return self._parser.feed(data)
+        except ProtocolError:
+            self.close()
+            raise
 
     def _digest(self, operations: list[Operation]) -> list[Answer]:
         """Act on what concerns the connection; return the rest."""

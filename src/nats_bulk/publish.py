@@ -11,14 +11,26 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from nats_bulk.connection import Answer, Connection
-from nats_bulk.errors import ConnectionLost, InvalidMessage, ProtocolError, PublishFailed
+from nats_bulk.errors import (
+    AuthenticationFailed,
+    BulkError,
+    ConnectionLost,
+    InvalidMessage,
+    ProtocolError,
+    PublishFailed,
+)
 from nats_bulk.wire import CRLF, Acknowledgements, Delivery
 
 WINDOW: Final = 8192
 WINDOW_BYTES: Final = 16 << 20
 CHUNK: Final = 1024
+# So often may a connection break with nothing acknowledged in between: a message that the server cuts us off for must
+# not be sent for ever.
+MOST_LOSSES: Final = 5
+# A protocol line has 4096 bytes at most, and the reply subject needs some of them.
+LONGEST_SUBJECT: Final = 2048
 
-_SUBJECT = re.compile(r"[^\s.*>]+(?:\.[^\s.*>]+)*")
+_SUBJECT = re.compile(r"[^\s\0.*>]+(?:\.[^\s\0.*>]+)*")
 _HEADER_NAME = re.compile(r"[!#-9;-~]+")
 
 
@@ -85,6 +97,8 @@ class _Publishing:
         self._first_reply = 0
         self._unanswered: dict[int, Message] = {}
         self._unanswered_bytes = 0
+        self._losses = 0
+        self._gone: PublishError | None = None
         self._result = PublishResult()
 
     def run(self, messages: Iterable[Message]) -> PublishResult:
@@ -98,35 +112,40 @@ class _Publishing:
         return self._result
 
     def _admit(self, chunk: list[Message]) -> None:
-        """Put the messages that may be sent on the wire, and take a note of those that may not."""
-        result, limit, inbox = self._result, self._connection.max_payload, self._connection.inbox
-        position = len(result.sequences)
+        position = len(self._result.sequences)
         # Every message of the call has a reply number, sent or not, so that number and position differ by a constant.
         number = self._connection.new_replies(len(chunk))
         if position == 0:
             self._first_reply = number
         elif number - self._first_reply != position:
             raise RuntimeError("a connection was used for something else in the middle of a bulk publish")
-        result.sequences.extend([0] * len(chunk))
-        frames: list[bytes] = []
-        size = 0
-        for message in chunk:
-            payload_size = len(message.payload)
-            if payload_size > limit:
-                result.errors[position] = PublishError(
-                    413, 10054, f"the payload has {payload_size} bytes and the server takes {limit}"
-                )
-            else:
-                frames += encode(message, inbox, number), message.payload, CRLF
-                self._unanswered[position] = message
-                size += payload_size
-            number += 1
-            position += 1
-        self._unanswered_bytes += size
+        self._result.sequences.extend([0] * len(chunk))
+        self._unanswered.update(enumerate(chunk, position))
+        self._unanswered_bytes += sum([len(message.payload) for message in chunk])
+        if self._gone:
+            return self._give_up(self._gone)
         try:
-            self._connection.send(b"".join(frames))
+            self._send(range(position, position + len(chunk)))
         except ConnectionLost as lost:
             self._recover(lost)
+
+    def _send(self, positions: Iterable[int]) -> None:
+        """Put messages on the wire; those that may not be sent fail at once."""
+        connection, unanswered = self._connection, self._unanswered
+        inbox, limit, first = connection.inbox, connection.max_payload, self._first_reply
+        frames: list[bytes] = []
+        for position in positions:
+            message = unanswered[position]
+            try:
+                frame, size = encode(message, inbox, first + position)
+            except InvalidMessage as problem:
+                self._fail(position, PublishError(400, 0, str(problem)))
+                continue
+            if size > limit:
+                self._fail(position, PublishError(413, 10054, f"it has {size} bytes and the server takes {limit}"))
+                continue
+            frames += frame, message.payload, CRLF
+        connection.send(b"".join(frames))
 
     def _settle_some(self) -> None:
         try:
@@ -134,12 +153,12 @@ class _Publishing:
         except ConnectionLost as lost:
             return self._recover(lost)
         if not answers:
-            late = PublishError(504, 0, f"no acknowledgement within {self._connection.timeout} s", certain=False)
-            for position in list(self._unanswered):
-                self._fail(position, late)
+            reason = f"no acknowledgement within {self._connection.timeout} s"
+            return self._give_up(PublishError(504, 0, reason, certain=False))
         self._settle(answers)
 
     def _settle(self, answers: list[Answer]) -> None:
+        self._losses = 0
         for answer in answers:
             if isinstance(answer, Acknowledgements):
                 self._settle_run(answer)
@@ -196,18 +215,31 @@ class _Publishing:
         for position in refused:
             self._fail(position, PublishError(403, 0, reason))
 
-    def _recover(self, lost: ConnectionLost) -> None:
+    def _recover(self, lost: BulkError) -> None:
+        """Connect again and repeat what is unanswered, in its order, as long as that leads anywhere."""
         for position, message in list(self._unanswered.items()):
             if message.id is None:
                 self._fail(position, PublishError(503, 0, str(lost), certain=False))
-        try:
-            self._connection.reconnect()
-            inbox, first = self._connection.inbox, self._first_reply
-            for position, message in self._unanswered.items():
-                self._connection.send(encode(message, inbox, first + position) + message.payload + CRLF)
-        except ConnectionLost as still_lost:
-            for position in list(self._unanswered):
-                self._fail(position, PublishError(503, 0, str(still_lost), certain=False))
+        while True:
+            self._losses += 1
+            try:
+                if self._losses > MOST_LOSSES:
+                    raise lost
+                self._connection.reconnect()
+            except (ConnectionLost, AuthenticationFailed) as final:
+                self._gone = PublishError(503, 0, str(final))
+                return self._give_up(self._gone._replace(certain=False))
+            try:
+                positions = iter(list(self._unanswered))
+                while chunk := list(islice(positions, self._chunk)):
+                    self._send(chunk)
+                return
+            except ConnectionLost as again:
+                lost = again
+
+    def _give_up(self, error: PublishError) -> None:
+        for position in list(self._unanswered):
+            self._fail(position, error)
 
     def _fail(self, position: int, error: PublishError) -> None:
         self._result.errors[position] = error
@@ -217,25 +249,29 @@ class _Publishing:
         self._unanswered_bytes -= len(self._unanswered.pop(position).payload)
 
 
-def encode(message: Message, inbox: str, reply: int) -> bytes:
-    """The protocol line and headers of a message; payload and CRLF follow it on the wire."""
+def encode(message: Message, inbox: str, reply: int) -> tuple[bytes, int]:
+    """The protocol line and headers of a message, and its size; payload and CRLF follow on the wire."""
     subject, payload, id, headers = message
     _require_subject(subject)
     if id is None and not headers:
-        return f"PUB {subject} {inbox}{reply} {len(payload)}\r\n".encode()
+        return f"PUB {subject} {inbox}{reply} {len(payload)}\r\n".encode(), len(payload)
     header = "NATS/1.0\r\n" if id is None else f"NATS/1.0\r\nNats-Msg-Id: {_one_line(id)}\r\n"
     for name, value in headers.items() if headers else ():
         if _HEADER_NAME.fullmatch(name) is None:
             raise InvalidMessage(f"expected a header name of visible ASCII characters, got: {name!r}")
         header += f"{name}: {_one_line(value)}\r\n"
     size = 2 + (len(header) if header.isascii() else len(header.encode()))
-    return f"HPUB {subject} {inbox}{reply} {size} {size + len(payload)}\r\n{header}\r\n".encode()
+    total = size + len(payload)
+    return f"HPUB {subject} {inbox}{reply} {size} {total}\r\n{header}\r\n".encode(), total
 
 
 @lru_cache(maxsize=4096)
 def _require_subject(subject: str) -> None:
-    if _SUBJECT.fullmatch(subject) is None:
-        raise InvalidMessage(f"expected a subject of tokens without spaces and wildcards, got: {subject!r}")
+    if len(subject.encode()) > LONGEST_SUBJECT or _SUBJECT.fullmatch(subject) is None:
+        raise InvalidMessage(
+            f"expected a subject of tokens without spaces and wildcards, at most {LONGEST_SUBJECT} bytes, "
+            f"got: {subject[:100]!r}"
+        )
 
 
 def _one_line(value: str) -> str:

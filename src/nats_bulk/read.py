@@ -18,12 +18,13 @@ from functools import lru_cache
 from typing import Any, Final
 
 from nats_bulk.connection import Connection
-from nats_bulk.errors import NoAnswer, ProtocolError, RangeBeyondEnd, ServerRefused, StreamNotReadable
+from nats_bulk.errors import ConnectionLost, NoAnswer, ProtocolError, RangeBeyondEnd, ServerRefused, StreamNotReadable
 from nats_bulk.wire import CRLF, Delivery
 
 BATCH: Final = 4096
 BATCH_BYTES: Final = 8 << 20
 CONFIRMATIONS_AT_ONCE: Final = 256
+MOST_LOSSES: Final = 5
 
 _NOT_FOUND: Final = 10037
 _STREAM_NOT_FOUND: Final = 10059
@@ -69,10 +70,19 @@ def read_range(
         raise ValueError(f"expected the range to start at sequence 1 or later, got: {first}")
     connection.wake()
     reader = _Reader(connection, stream, api_prefix)
-    position = first
+    position, losses = first, 0
     while position <= last:
-        found = reader.fetch(position, min(batch, last - position + 1), batch_bytes)
-        reader.check(found, position, last)
+        try:
+            found = reader.fetch(position, min(batch, last - position + 1), batch_bytes)
+            reader.check(found, position, last)
+        except ConnectionLost:
+            # Reading changes nothing, so it can be repeated, unless it is what the server cuts us off for.
+            losses += 1
+            if losses > MOST_LOSSES:
+                raise
+            connection.reconnect()
+            continue
+        losses = 0
         position = max(found.sequences[-1] if found.sequences else 0, found.gaps[-1][1] if found.gaps else 0) + 1
         yield found
 

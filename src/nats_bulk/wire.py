@@ -89,14 +89,14 @@ class _AcknowledgementRun:
     """Recognises {"stream":"X", "seq":1}, with or without a domain and a duplicate flag, again and again."""
 
     def __init__(self, inbox: str) -> None:
-        # Possessive throughout: there is one way to read an acknowledgement, so nothing is kept to try another.
+        # Digits and names are taken possessively: there is one way to read them. Groups are not, because of
+        # https://github.com/python/cpython/issues/101955 in early releases of Python 3.11.
         one = (
             rb"MSG %b(\d++) 1 (\d++)\r\n"
-            rb'\{"stream":"[^"\\\r\n]*+", ?+"seq":(\d++)(?:, ?+"domain":"[^"\\\r\n]*+")?+'
-            rb'(, ?+"duplicate": ?+true)?+\}\r\n'
+            rb'\{"stream":"[^"\\\r\n]*+", ?"seq":(\d++)(?:, ?"domain":"[^"\\\r\n]*+")?(, ?"duplicate": ?true)?\}\r\n'
         ) % re.escape(inbox.encode())
         self._one = re.compile(one)
-        self._run = re.compile(rb"(?:%b)++" % re.sub(rb"\((?!\?)", b"(?:", one))
+        self._run = re.compile(rb"(?:%b)+" % re.sub(rb"\((?!\?)", b"(?:", one))
         self._fixed_size = len(f"MSG {inbox} 1 \r\n\r\n")
 
     def parse(self, buffer: bytes, position: int) -> tuple[Acknowledgements, int] | None:

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from tenantry.errors import TenantryError
 from tenantry.telemetry import signal as declare
 
 SERVICE_STARTED = declare("service.started", "A service is ready.", "service", "seconds", "error")
@@ -42,7 +43,7 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-class Forced(Exception):
+class Forced(TenantryError):
     """A second signal came while draining."""
 
 

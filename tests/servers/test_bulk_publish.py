@@ -125,14 +125,33 @@ async def test_a_subject_without_permission_is_refused_and_the_others_go_on(plat
         Message("events.a\r\nPUB evil 0\r\n", b""),
         Message("", b""),
         Message("events..a", b""),
+        Message("events." + "a" * 3000, b""),
         Message("events.a", b"", "id\r\nEvil: 1"),
         Message("events.a", b"", None, {"Name:": "x"}),
         Message("events.a", b"", None, {"Name": "x\ny"}),
     ],
 )
-async def test_what_would_break_the_protocol_is_never_sent(account: Broker, message: Message) -> None:
-    with connect_bulk(account, "test") as connection, pytest.raises(nats_bulk.InvalidMessage):
-        nats_bulk.publish(connection, [message])
+async def test_what_would_break_the_protocol_is_never_sent_and_its_neighbours_are(
+    account: Broker, message: Message
+) -> None:
+    await add_stream(account)
+    with connect_bulk(account, "test") as connection:
+        result = nats_bulk.publish(connection, [Message("events.a", b"", "1"), message, Message("events.a", b"", "2")])
+    assert result.sequences == [1, 0, 2]
+    assert result.errors[1].code == 400
+    assert "expected" in result.errors[1].description
+
+
+async def test_headers_count_towards_the_size_that_the_server_takes(account: Broker) -> None:
+    await add_stream(account)
+    with connect_bulk(account, "test") as connection:
+        header = len("NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n")
+        largest = bytes(connection.max_payload - header)
+        result = nats_bulk.publish(
+            connection, [Message("events.a", largest, "1"), Message("events.a", largest + b"x", "2")]
+        )
+    assert result.sequences == [1, 0]
+    assert result.errors[1].code == 413
 
 
 async def test_answers_that_come_too_late_are_uncertain_and_do_not_confuse_the_next_call(account: Broker) -> None:

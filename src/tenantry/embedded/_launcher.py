@@ -67,4 +67,5 @@ def keep(libc: ctypes.CDLL, capability: int) -> bool:
     return bool(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0) == 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,8 @@ LEFTOVER_FOUND = declare(
     "embedded.leftover.found", "A server of an earlier, killed process was still running.", "server", "pid"
 )
 
-START_SECONDS: Final = 60.0
+# Recovery after a crash reads back what was written since the last checkpoint, and that can be much.
+START_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 30.0
 POLL_SECONDS: Final = 0.02
 LOG_TAIL: Final = 15

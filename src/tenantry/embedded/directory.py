@@ -66,7 +66,7 @@ class DataDirectory:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return None
         except BlockingIOError:
-            return int((self.path / "lock").read_text().strip() or 0)
+            return int((self.path / "lock").read_text().strip() or -1)
         except OSError:
             return None
 
