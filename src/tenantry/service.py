@@ -14,10 +14,12 @@ from typing import Any, Final, Protocol
 from tenantry.errors import TenantryError
 from tenantry.telemetry import signal as declare
 
-SERVICE_STARTED = declare("service.started", "A service is ready.", "service", "seconds", "error")
-SERVICE_STOPPED = declare("service.stopped", "A service has drained.", "service", "seconds", "error")
+SERVICE_STARTED = declare("service.started", "A service is ready.", "service", "seconds", "error", level="debug")
+SERVICE_STOPPED = declare("service.stopped", "A service has drained.", "service", "seconds", "error", level="debug")
 DRAIN_REQUESTED = declare("service.drain_requested", "A signal asked the process to end.", "signal")
-DRAIN_FORCED = declare("service.drain_forced", "A second signal ended the process without waiting.", "signal")
+DRAIN_FORCED = declare(
+    "service.drain_forced", "A second signal ended the process without waiting.", "signal", level="warning"
+)
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 

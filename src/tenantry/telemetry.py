@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 Fields = dict[str, Any]
+Level = Literal["debug", "info", "warning"]
 Subscriber = Callable[["Signal", Fields], None]
 
 _logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class Signal:
     name: str
     meaning: str
     fields: tuple[str, ...]
+    level: Level
 
     def emit(self, **fields: Any) -> None:
         for prefix, subscriber in _subscribers:
@@ -59,11 +61,11 @@ class Signal:
             self.emit(**fields)
 
 
-def signal(name: str, meaning: str, *fields: str) -> Signal:
-    """Declare a signal; each name is declared in one place."""
+def signal(name: str, meaning: str, *fields: str, level: Level = "info") -> Signal:
+    """Declare a signal; each name is declared in one place. `level` is how loud a log should tell it."""
     if name in _signals:
         raise ValueError(f"expected the signal {name} to be declared once")
-    declared = _signals[name] = Signal(name, meaning, fields)
+    declared = _signals[name] = Signal(name, meaning, fields, level)
     return declared
 
 

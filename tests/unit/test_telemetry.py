@@ -67,10 +67,12 @@ def test_the_reference_lists_every_signal_with_its_fields() -> None:
     for module in pkgutil.walk_packages(tenantry.__path__, "tenantry."):
         importlib.import_module(module.name)
     declared = {
-        (signal.name, signal.meaning, signal.fields)
+        (signal.name, signal.meaning, signal.fields, signal.level)
         for signal in telemetry.signals()
         if not signal.name.startswith("test.")
     }
-    rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| (.*?) \|$", REFERENCE.read_text(), re.MULTILINE)
-    documented = {(name, meaning, tuple(re.findall(r"`(\w+)`", fields))) for name, meaning, fields in rows}
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| (.*?) \| (\w+) \|$", REFERENCE.read_text(), re.MULTILINE)
+    documented = {
+        (name, meaning, tuple(re.findall(r"`(\w+)`", fields)), level) for name, meaning, fields, level in rows
+    }
     assert documented == declared

@@ -123,10 +123,13 @@ class Face:
             while True:
                 await asyncio.sleep(PLAIN_REFRESH_SECONDS)
                 console.print(self._demo_table())
-        with Live(self._demo_table(), console=console, auto_refresh=False) as live:
-            while True:
-                await asyncio.sleep(REFRESH_SECONDS)
-                live.update(self._demo_table(), refresh=True)
+        try:
+            with Live(self._demo_table(), console=console, auto_refresh=False, transient=True) as live:
+                while True:
+                    await asyncio.sleep(REFRESH_SECONDS)
+                    live.update(self._demo_table(), refresh=True)
+        finally:
+            console.print(self._demo_table())
 
     def _demo_table(self) -> Table:
         assert self._demo is not None

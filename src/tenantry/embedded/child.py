@@ -19,9 +19,15 @@ from tenantry.telemetry import signal as declare
 
 SERVER_STARTED = declare("embedded.server.started", "An embedded server answers.", "server", "port", "seconds")
 SERVER_STOPPED = declare("embedded.server.stopped", "An embedded server has shut down.", "server", "seconds")
-SERVER_KILLED = declare("embedded.server.killed", "A server did not stop in time and was killed.", "server")
+SERVER_KILLED = declare(
+    "embedded.server.killed", "A server did not stop in time and was killed.", "server", level="warning"
+)
 LEFTOVER_FOUND = declare(
-    "embedded.leftover.found", "A server of an earlier, killed process was still running.", "server", "pid"
+    "embedded.leftover.found",
+    "A server of an earlier, killed process was still running.",
+    "server",
+    "pid",
+    level="warning",
 )
 
 # Recovery after a crash reads back what was written since the last checkpoint, and that can be much.

@@ -14,8 +14,12 @@ from tenantry.nats import claims
 from tenantry.nats.keys import Key
 from tenantry.telemetry import signal
 
-CLAIMS_PUSHED = signal("nats.claims.pushed", "The server took an account's claims.", "account", "seconds", "error")
-ACCOUNTS_DELETED = signal("nats.accounts.deleted", "The server forgot accounts.", "accounts", "seconds", "error")
+CLAIMS_PUSHED = signal(
+    "nats.claims.pushed", "The server took an account's claims.", "account", "seconds", "error", level="debug"
+)
+ACCOUNTS_DELETED = signal(
+    "nats.accounts.deleted", "The server forgot accounts.", "accounts", "seconds", "error", level="debug"
+)
 
 ANSWER_SECONDS: Final = 5.0
 

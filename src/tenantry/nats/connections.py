@@ -22,9 +22,13 @@ from tenantry.errors import BrokerRefused, BrokerUnreachable
 from tenantry.nats.claims import format_credentials
 from tenantry.telemetry import signal
 
-DISCONNECTED = signal("nats.disconnected", "A connection to NATS broke; the client tries again.", "connection")
+DISCONNECTED = signal(
+    "nats.disconnected", "A connection to NATS broke; the client tries again.", "connection", level="warning"
+)
 RECONNECTED = signal("nats.reconnected", "A connection to NATS is back.", "connection")
-CONNECTION_ERROR = signal("nats.error", "NATS reported an error on a connection.", "connection", "error")
+CONNECTION_ERROR = signal(
+    "nats.error", "NATS reported an error on a connection.", "connection", "error", level="warning"
+)
 
 CONNECT_SECONDS: Final = 5
 _REFUSALS: Final = ("authorization", "authentication", "certificate", "maximum account active connections")

@@ -23,7 +23,7 @@ def log_signals(settings: Settings) -> Callable[[], None]:
         structlog.PrintLogger(sys.stderr),
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),
@@ -31,10 +31,7 @@ def log_signals(settings: Settings) -> Callable[[], None]:
 
     def write(signal: Signal, fields: Fields) -> None:
         shown = {name: _shown(value) for name, value in fields.items()}
-        if fields.get("error"):
-            logger.error(signal.name, **shown)
-        else:
-            logger.info(signal.name, **shown)
+        logger.log(LEVELS["error" if fields.get("error") else signal.level], signal.name, **shown)
 
     return subscribe(write)
 
