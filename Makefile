@@ -16,6 +16,7 @@ help:
 	@echo "make clean             remove what make created"
 
 install:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not found: install Python 3.11 or newer, or name one with PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) scripts/install.py
 
 demo: install

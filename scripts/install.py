@@ -83,7 +83,7 @@ def is_installed():
 def require_disk():
     # Only a first install needs all of it: later ones replace what changed.
     needed = DISK_NEEDED_MB if not os.path.exists(STAMP) else DISK_NEEDED_MB // 4
-    free = shutil.disk_usage(ROOT).free // 1_000_000
+    free = shutil.disk_usage(ROOT).free // 10**6
     if free < needed:
         raise CannotInstall(
             "the disk that holds {} has {} MB free and the install takes up to {} MB. Free some space, or clone onto "
@@ -112,9 +112,9 @@ def install():
         requirements = [uv, "pip", "install", "--python", VENV_PYTHON, "--compile-bytecode"]
     else:
         requirements = [VENV_PYTHON, "-m", "pip", "install"]
-    run([*requirements, "--require-hashes", "-r", LOCK])
+    run(requirements + ["--require-hashes", "-r", LOCK])
     # The build backend is pinned by the lock, so the project itself needs nothing more from outside.
-    run([*requirements, "--no-deps", "--no-build-isolation", "--editable", ROOT])
+    run(requirements + ["--no-deps", "--no-build-isolation", "--editable", ROOT])
     with open(STAMP, "w") as file:
         file.write(fingerprint())
     say("installed in .venv")
@@ -157,7 +157,7 @@ def run(command):
 
 
 def diagnosis():
-    if shutil.disk_usage(ROOT).free < 200_000_000:
+    if shutil.disk_usage(ROOT).free < 200 * 10**6:
         return "the disk that holds {} is full. Free about {} MB and run make again.".format(ROOT, DISK_NEEDED_MB)
     if not registry_answers():
         return (
