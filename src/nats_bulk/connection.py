@@ -9,17 +9,34 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import SplitResult, urlsplit
 
+from nats_bulk.address import Address, parse_addresses
 from nats_bulk.credentials import Credentials
-from nats_bulk.errors import AuthenticationFailed, ConnectionLost, NoAnswer, ProtocolError, ServerRefused
-from nats_bulk.wire import CRLF, PING, PONG, Acknowledgements, Delivery, Info, Operation, Parser, Ping, Pong, Refusal
+from nats_bulk.errors import AuthenticationFailed, BulkError, ConnectionLost, NoAnswer, ProtocolError, ServerRefused
+from nats_bulk.wire import (
+    CRLF,
+    PING,
+    PONG,
+    Acknowledgements,
+    Delivery,
+    Info,
+    Operation,
+    Parser,
+    Ping,
+    Pong,
+    Refusal,
+    require_subject,
+)
 
-RECEIVE_SIZE: Final = 262144
+RECEIVE_SIZE: Final = 1 << 18
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
+
+# What the server says when it does not want these credentials; it refuses for passing reasons too.
+_NOT_WANTED: Final = ("authorization violation", "user authentication", "account authentication")
 
 Answer = Delivery | Acknowledgements | Refusal
 
@@ -27,7 +44,7 @@ Answer = Delivery | Acknowledgements | Refusal
 class Connection:
     """A connection with an inbox of its own, which no other connection shares.
 
-    `url` may name several servers, separated by commas; those the server tells us about are added. A connection that
+    `url` may name several servers, separated by commas; those that a server tells us about are added. A connection that
     breaks raises ConnectionLost from the call that noticed; `reconnect` restores it.
     """
 
@@ -45,16 +62,19 @@ class Connection:
     ) -> None:
         self.timeout = timeout
         self.reconnect_for = reconnect_for
-        self.inbox = f"{inbox_prefix}.{secrets.token_hex(11)}."
+        self.inbox = f"{require_subject(inbox_prefix)}.{secrets.token_hex(11)}."
         self.max_payload = 0
-        self._servers = [_server(part) for part in url.split(",")]
+        self._servers = parse_addresses(url)
         self._credentials = credentials or Credentials()
         self._tls = tls
         self._tls_first = tls_first
         self._name = name
         self._next_reply = 0
+        self._next_question = 0
         self._socket: socket.socket | None = None
-        self._connect_anywhere()
+        self._ended_because = ""
+        self._closed = False
+        self._connect_anywhere(self.timeout * len(self._servers))
 
     def __enter__(self) -> Self:
         return self
@@ -65,15 +85,17 @@ class Connection:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Connection {self._name} to {_address(self._servers[0])}>"
+        return f"<Connection {self._name} to {self._servers[0]}>"
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        """Close for good."""
+        self._closed = True
+        self._drop()
 
-    def new_replies(self, count: int = 1) -> int:
-        """Reserve `count` reply numbers, never used before on this connection; return the first."""
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def new_replies(self, count: int) -> int:
+        """Reserve numbers that acknowledgements will come back with, never used before here; return the first."""
         first = self._next_reply
         self._next_reply += count
         return first
@@ -81,53 +103,64 @@ class Connection:
     def was_asked(self, reply: int) -> bool:
         return 0 <= reply < self._next_reply
 
-    def reply_number(self, delivery: Delivery) -> int:
-        """The number behind our inbox in the subject of an answer."""
-        try:
-            return int(delivery.subject[len(self.inbox) :])
-        except ValueError:
-            raise ProtocolError(f"expected an answer to our inbox, got one to {delivery.subject!r}") from None
-
     def send(self, data: bytes) -> None:
-        if self._socket is None:
-            raise ConnectionLost("the connection is closed")
         try:
-            self._socket.sendall(data)
+            self._open_socket().sendall(data)
         except OSError as problem:
-            raise self._lost(problem) from problem
+            # Not dropped yet: answers that arrived before the end can still be read.
+            self._ended_because = f"the connection to {self._servers[0]} broke: {_reason(problem)}"
+            raise ConnectionLost(self._ended_because) from problem
 
     def receive(self, timeout: float | None = None) -> list[Answer]:
-        """Wait for messages and refusals; pings are answered on the way. Empty after `timeout` seconds of silence."""
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
-        while True:
-            operations = self._read(max(0.0, deadline - time.monotonic()))
-            if operations is None:
-                return []
-            answers = self._digest(operations)
-            if answers:
-                return answers
+        """Wait for messages and refusals; pings are answered on the way.
+
+        Empty after `timeout` seconds of silence. Without a timeout, empty after the connection's own, and only if the
+        server is still there: one that does not even answer a ping has been lost.
+        """
+        if timeout is not None:
+            return self._receive_within(timeout)
+        answers = self._receive_within(self.timeout)
+        if not answers:
+            self.send(PING)
+            answers = self._receive_within(self.timeout, until_pong=True)
+        return answers
 
     def wake(self) -> None:
         """Answer pings that piled up while nobody was reading, and reconnect if the server gave up on us."""
         try:
-            while operations := self._read(0.0):
-                self._digest(operations)
+            while self._receive_within(0.0):
+                pass
         except ConnectionLost:
             self.reconnect()
 
     def reconnect(self) -> None:
         """Connect again, to whichever server answers, waiting longer after each round, for `reconnect_for` seconds."""
-        self.close()
+        self._drop()
         deadline = time.monotonic() + self.reconnect_for
         pause = FIRST_PAUSE
         while True:
             try:
-                return self._connect_anywhere()
+                return self._connect_anywhere(deadline - time.monotonic())
             except ConnectionLost:
-                if time.monotonic() + pause > deadline:
+                if self._closed or time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    # -- questions --------------------------------------------------------------------------------------------------
+
+    def ask(self, questions: Iterable[tuple[str, bytes]]) -> str:
+        """Send questions without waiting; answers come to the returned subject with the number of the question."""
+        # A letter keeps answers to questions apart from acknowledgements, which have a bare number there.
+        answers_to = f"{self.inbox}q{self._next_question}-"
+        self._next_question += 1
+        self.send(
+            b"".join(
+                f"PUB {require_subject(subject)} {answers_to}{number} {len(payload)}\r\n".encode() + payload + CRLF
+                for number, (subject, payload) in enumerate(questions)
+            )
+        )
+        return answers_to
 
     def request(self, subject: str, payload: bytes) -> bytes:
         """One question, one answer; for the control requests beside the bulk work."""
@@ -136,13 +169,7 @@ class Connection:
     def request_many(self, questions: Iterable[tuple[str, bytes]]) -> list[bytes]:
         """Ask all the questions at once and return the answers in the same order."""
         asked = list(questions)
-        first = self.new_replies(len(asked))
-        self.send(
-            b"".join(
-                f"PUB {subject} {self.inbox}{first + number} {len(payload)}\r\n".encode() + payload + CRLF
-                for number, (subject, payload) in enumerate(asked)
-            )
-        )
+        answers_to = self.ask(asked).encode()
         answers: dict[int, bytes] = {}
         while len(answers) < len(asked):
             received = self.receive()
@@ -150,79 +177,80 @@ class Connection:
                 raise NoAnswer(f"no answer to {asked[0][0]} within {self.timeout} s")
             for answer in received:
                 if isinstance(answer, Refusal):
-                    raise ServerRefused(answer.reason)
-                if isinstance(answer, Acknowledgements):
-                    continue  # late ones, of an earlier publish
-                number = self.reply_number(answer) - first
-                if not 0 <= number < len(asked):
-                    continue  # a late answer to an earlier question
-                if answer.header.startswith(b"NATS/1.0 503"):
-                    raise ServerRefused(f"nobody answers {asked[number][0]}: is JetStream enabled for this account?")
-                answers[number] = answer.payload
+                    for subject, _ in asked:
+                        answer.raise_if_about(subject)
+                elif isinstance(answer, Delivery) and answer.subject.startswith(answers_to):
+                    number = int(answer.subject[len(answers_to) :])
+                    if answer.header.startswith(b"NATS/1.0 503"):
+                        raise ServerRefused(f"nobody answers {asked[number][0]}; is JetStream on for this account?")
+                    answers[number] = answer.payload
         return [answers[number] for number in range(len(asked))]
 
-    # -- the connection itself ------------------------------------------------------------------------------------
+    # -- the connection itself --------------------------------------------------------------------------------------
 
-    def _connect_anywhere(self) -> None:
-        problem: ConnectionLost | None = None
+    def _connect_anywhere(self, seconds: float) -> None:
+        """Try each server once, within the time given. Refused credentials are final only if every server says so."""
+        deadline = time.monotonic() + seconds
+        problems: list[BulkError] = []
         for _ in range(len(self._servers)):
+            if self._closed:
+                raise ConnectionLost("the connection was closed")
             try:
                 return self._connect(self._servers[0])
-            except ConnectionLost as lost:
-                problem = lost
+            except (ConnectionLost, AuthenticationFailed) as problem:
+                problems.append(problem)
                 self._servers.append(self._servers.pop(0))
-        assert problem is not None
-        raise problem
+            if time.monotonic() > deadline:
+                break
+        passing = [problem for problem in problems if isinstance(problem, ConnectionLost)]
+        raise (passing or problems)[-1]
 
-    def _connect(self, server: SplitResult) -> None:
+    def _connect(self, server: Address) -> None:
+        self._ended_because = ""
         self._parser = Parser(self.inbox)
         try:
-            self._socket = socket.create_connection((server.hostname, server.port or 4222), self.timeout)
+            self._socket = socket.create_connection((server.host, server.port), self.timeout)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls_first:
                 self._start_tls(server)
             info = self._first_info(server)
-            if not self._tls_first and (info.get("tls_required") or server.scheme == "tls" or self._tls):
+            if not self._tls_first and (info.get("tls_required") or server.wants_tls or self._tls):
                 if not (info.get("tls_required") or info.get("tls_available")):
-                    raise AuthenticationFailed(f"{_address(server)} does not offer TLS, which was asked for")
+                    raise AuthenticationFailed(f"{server} does not offer TLS, which was asked for")
                 self._start_tls(server)
-            self._introduce(server, info)
+                # What came in the open was not yet from whom the certificate names: no peers are learnt from it.
+                info.pop("connect_urls", None)
+            self._learn(info)
+            self._introduce(server, info.get("nonce", ""))
         except (OSError, ConnectionLost) as problem:
-            self.close()
-            reason = problem.strerror or str(problem) if isinstance(problem, OSError) else str(problem)
-            raise ConnectionLost(f"cannot connect to {_address(server)}: {reason}") from problem
+            self._drop()
+            reason = _reason(problem) if isinstance(problem, OSError) else str(problem)
+            raise ConnectionLost(f"cannot connect to {server}: {reason}") from problem
         except BaseException:
-            self.close()
+            self._drop()
             raise
 
-    def _start_tls(self, server: SplitResult) -> None:
-        assert self._socket is not None
+    def _start_tls(self, server: Address) -> None:
         context = self._tls or ssl.create_default_context()
         try:
-            self._socket = context.wrap_socket(self._socket, server_hostname=server.hostname)
+            self._socket = context.wrap_socket(self._open_socket(), server_hostname=server.tls_name)
         except ssl.SSLCertVerificationError as problem:
             raise AuthenticationFailed(
-                f"the certificate of {_address(server)} is not trusted: {problem.verify_message}"
+                f"the certificate of {server} is not trusted: {problem.verify_message}"
             ) from problem
+        self._parser = Parser(self.inbox)
 
-    def _first_info(self, server: SplitResult) -> dict[str, Any]:
+    def _first_info(self, server: Address) -> dict[str, Any]:
         operations: list[Operation] | None = []
         while operations == []:
             operations = self._read(self.timeout)
         if operations is None:
             raise ConnectionLost(f"it did not introduce itself within {self.timeout} s")
         if not isinstance(operations[0], Info):
-            raise ProtocolError(f"expected {_address(server)} to introduce itself with INFO, got: {operations[0]}")
-        return self._learn(operations[0])
+            raise ProtocolError(f"expected {server} to introduce itself with INFO, got: {operations[0]}")
+        return _document(operations[0])
 
-    def _introduce(self, server: SplitResult, info: dict[str, Any]) -> None:
-        answer = self._credentials.answer(info.get("nonce", ""))
-        if not answer and server.username:
-            answer = (
-                {"user": server.username, "pass": server.password}
-                if server.password is not None
-                else {"auth_token": server.username}
-            )
+    def _introduce(self, server: Address, nonce: str) -> None:
         connect = {
             "verbose": False,
             "pedantic": False,
@@ -232,41 +260,59 @@ class Connection:
             "lang": "python",
             "version": "nats_bulk",
             "name": self._name,
-            **answer,
+            **(self._credentials.answer(nonce) or server.login()),
         }
         self.send(f"CONNECT {json.dumps(connect)}\r\nSUB {self.inbox}* 1\r\n".encode() + PING)
-        deadline = time.monotonic() + self.timeout
+        self._await_pong()
+        # Limits of the account follow the first pong, so they precede the second.
+        self.send(PING)
+        self._await_pong()
+
+    def _await_pong(self) -> None:
+        try:
+            answers = self._receive_within(self.timeout, until_pong=True)
+        except ConnectionLost:
+            if self._ended_because.lower().startswith(_NOT_WANTED):
+                raise AuthenticationFailed(f"{self._servers[0]} refused us: {self._ended_because}") from None
+            raise
+        for answer in answers:
+            if isinstance(answer, Refusal):
+                raise AuthenticationFailed(f"{self._servers[0]} does not let us have an inbox: {answer.reason}")
+
+    def _receive_within(self, seconds: float, *, until_pong: bool = False) -> list[Answer]:
+        """Answers as soon as there are some; none after so many seconds, or once a pong has come if that is awaited."""
+        deadline = time.monotonic() + seconds
         while True:
             operations = self._read(max(0.0, deadline - time.monotonic()))
             if operations is None:
-                raise ConnectionLost(f"no answer within {self.timeout} s")
-            for operation in operations:
-                if isinstance(operation, Refusal):
-                    raise AuthenticationFailed(f"{_address(server)} refused the connection: {operation.reason}")
-                if isinstance(operation, Pong):
-                    return
+                if until_pong:
+                    raise self._lost(f"no answer for {seconds} s")
+                return []
+            answers = self._digest(operations)
+            if answers or (until_pong and any(isinstance(each, Pong) for each in operations)):
+                return answers
+            if self._ended_because:
+                raise self._lost("")
 
     def _read(self, timeout: float) -> list[Operation] | None:
         """What arrived, possibly nothing complete yet; None when nothing came in time."""
-        if self._socket is None:
-            raise ConnectionLost("the connection is closed")
         try:
+            connected = self._open_socket()
             # A timeout of zero makes the socket non-blocking, which is what `wake` wants.
-            self._socket.settimeout(timeout)
-            data = self._socket.recv(RECEIVE_SIZE)
+            connected.settimeout(timeout)
+            data = connected.recv(RECEIVE_SIZE)
+            connected.settimeout(self.timeout)
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+            connected.settimeout(self.timeout)
             return None
         except OSError as problem:
-            raise self._lost(problem) from problem
-        finally:
-            if self._socket is not None:
-                self._socket.settimeout(self.timeout)
+            raise self._lost(_reason(problem)) from problem
         if not data:
-            raise self._lost(None)
+            raise self._lost("the server closed it")
         try:
             return self._parser.feed(data)
         except ProtocolError:
-            self.close()
+            self._drop()
             raise
 
     def _digest(self, operations: list[Operation]) -> list[Answer]:
@@ -276,51 +322,50 @@ class Connection:
             if isinstance(operation, Delivery | Acknowledgements):
                 answers.append(operation)
             elif isinstance(operation, Ping):
-                self.send(PONG)
+                with suppress(ConnectionLost):  # the next read tells of it
+                    self.send(PONG)
             elif isinstance(operation, Info):
-                self._learn(operation)
+                self._learn(_document(operation))
             elif isinstance(operation, Refusal):
-                if not operation.reason.lower().startswith("permissions violation"):
-                    # All others end the connection: https://docs.nats.io/reference/reference-protocols/nats-protocol#okerr
-                    self.close()
-                    raise ConnectionLost(f"the server ended the connection: {operation.reason}")
-                answers.append(operation)
+                if operation.is_about_permissions:
+                    answers.append(operation)
+                else:
+                    # All others end the connection; what came before is still good, so the next read tells of the end.
+                    self._ended_because = operation.reason
+                    break
         return answers
 
-    def _learn(self, info: Info) -> dict[str, Any]:
-        try:
-            document: dict[str, Any] = json.loads(info.document)
-            self.max_payload = document["max_payload"]
-        except (ValueError, KeyError, TypeError):
-            raise ProtocolError(
-                f"expected INFO to be an object with max_payload, got: {info.document[:80]!r}"
-            ) from None
-        known = {_address(server) for server in self._servers}
-        template = self._servers[0]
-        for address in document.get("connect_urls") or ():
-            if address not in known:
-                self._servers.append(template._replace(netloc=_userinfo(template) + address))
-        return document
+    def _learn(self, info: dict[str, Any]) -> None:
+        self.max_payload = info.get("max_payload", self.max_payload)
+        for place in info.get("connect_urls") or ():
+            peer = self._servers[0].peer(place)
+            if (peer.host, peer.port) not in {(known.host, known.port) for known in self._servers}:
+                self._servers.append(peer)
 
-    def _lost(self, problem: OSError | None) -> ConnectionLost:
-        self.close()
-        reason = (problem.strerror or str(problem)) if problem else "the server closed it"
-        return ConnectionLost(f"the connection to {_address(self._servers[0])} broke: {reason}")
+    def _open_socket(self) -> socket.socket:
+        if self._socket is None:
+            raise ConnectionLost(self._ended_because or "the connection is closed")
+        return self._socket
 
+    def _lost(self, reason: str) -> ConnectionLost:
+        self._ended_because = self._ended_because or f"the connection to {self._servers[0]} broke: {reason}"
+        self._drop()
+        return ConnectionLost(self._ended_because)
 
-def _server(url: str) -> SplitResult:
-    url = url.strip()
-    server = urlsplit(url if "://" in url else f"nats://{url}")
-    if server.scheme not in ("nats", "tls") or not server.hostname:
-        raise ValueError(f"expected a server address like nats://host:4222, got: {url}")
-    return server
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
-def _address(server: SplitResult) -> str:
-    """Host and port, without the secrets that a URL can carry."""
-    host = f"[{server.hostname}]" if ":" in (server.hostname or "") else server.hostname
-    return f"{host}:{server.port or 4222}"
+def _document(info: Info) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(info.document)
+        int(document["max_payload"])
+    except (ValueError, KeyError, TypeError):
+        raise ProtocolError(f"expected INFO to be an object with max_payload, got: {info.document[:80]!r}") from None
+    return document
 
 
-def _userinfo(server: SplitResult) -> str:
-    return server.netloc.rpartition("@")[0] + "@" if "@" in server.netloc else ""
+def _reason(problem: OSError) -> str:
+    return problem.strerror or str(problem)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -19,19 +20,22 @@ from nats_bulk.errors import (
     ProtocolError,
     PublishFailed,
 )
-from nats_bulk.wire import CRLF, Acknowledgements, Delivery
+from nats_bulk.wire import CRLF, Acknowledgements, Delivery, require_subject
 
 WINDOW: Final = 8192
 WINDOW_BYTES: Final = 16 << 20
-CHUNK: Final = 1024
+# How much goes out in one piece. The connection's timeout is for one piece.
+PORTION: Final = 1024
+PORTION_BYTES: Final = 1 << 20
+# Reading in long runs is cheaper, but a server that is not listened to for long gives up on us.
+UNREAD_SECONDS: Final = 0.5
 # So often may a connection break with nothing acknowledged in between: a message that the server cuts us off for must
 # not be sent for ever.
 MOST_LOSSES: Final = 5
-# A protocol line has 4096 bytes at most, and the reply subject needs some of them.
-LONGEST_SUBJECT: Final = 2048
 
-_SUBJECT = re.compile(r"[^\s\0.*>]+(?:\.[^\s\0.*>]+)*")
+_DUPLICATE_IN_PROCESS: Final = 10158
 _HEADER_NAME = re.compile(r"[!#-9;-~]+")
+_checked_subject = lru_cache(maxsize=4096)(require_subject)
 
 
 class Message(NamedTuple):
@@ -62,13 +66,14 @@ class PublishResult:
     sequences: list[int] = field(default_factory=list)
     """The stream sequence of each message, 0 where it was not stored."""
     duplicates: set[int] = field(default_factory=set)
-    """Positions of messages that the stream had already; `sequences` says where."""
+    """Positions of messages that the stream had already; `sequences` says where. After a reconnect, what this call had
+    to send twice is among them."""
     errors: dict[int, PublishError] = field(default_factory=dict)
     """Why, for each position that was not stored."""
 
     def raise_for_errors(self) -> None:
         if self.errors:
-            position, first = next(iter(sorted(self.errors.items())))
+            position, first = min(self.errors.items())
             raise PublishFailed(
                 f"{len(self.errors)} of {len(self.sequences)} messages were not stored; "
                 f"the first is number {position}: {first.description}"
@@ -84,6 +89,8 @@ def publish(
     unanswered messages with an id are sent again in their order on the next connection; those without one are reported
     as uncertain, for sending them again could store them twice.
     """
+    if window < 1 or window_bytes < 1:
+        raise ValueError(f"expected a window of at least 1 message and 1 byte, got: {window} and {window_bytes}")
     connection.wake()
     return _Publishing(connection, window, window_bytes).run(iter(messages))
 
@@ -91,41 +98,48 @@ def publish(
 class _Publishing:
     def __init__(self, connection: Connection, window: int, window_bytes: int) -> None:
         self._connection = connection
-        self._window = window
-        self._window_bytes = window_bytes
-        self._chunk = max(1, min(CHUNK, window // 4))
+        self._portion = max(1, min(PORTION, window // 4))
+        self._most_unanswered = window - self._portion
+        self._most_unanswered_bytes = window_bytes
         self._first_reply = 0
         self._unanswered: dict[int, Message] = {}
         self._unanswered_bytes = 0
+        self._sent_twice_below = 0
+        self._last_read = time.monotonic()
         self._losses = 0
         self._gone: PublishError | None = None
         self._result = PublishResult()
 
-    def run(self, messages: Iterable[Message]) -> PublishResult:
-        source = iter(messages)
-        while chunk := list(islice(source, self._chunk)):
-            self._admit(chunk)
-            while len(self._unanswered) + self._chunk > self._window or self._unanswered_bytes > self._window_bytes:
-                self._settle_some()
+    def run(self, messages: Iterator[Message]) -> PublishResult:
+        while taken := list(islice(messages, self._portion)):
+            if time.monotonic() - self._last_read > UNREAD_SECONDS:
+                self._settle_what_is_there()
+            for portion in _portions(taken):
+                self._admit(portion)
+                while (
+                    len(self._unanswered) > self._most_unanswered
+                    or self._unanswered_bytes > self._most_unanswered_bytes
+                ):
+                    self._settle_some()
         while self._unanswered:
             self._settle_some()
         return self._result
 
-    def _admit(self, chunk: list[Message]) -> None:
+    def _admit(self, portion: list[Message]) -> None:
         position = len(self._result.sequences)
         # Every message of the call has a reply number, sent or not, so that number and position differ by a constant.
-        number = self._connection.new_replies(len(chunk))
+        number = self._connection.new_replies(len(portion))
         if position == 0:
             self._first_reply = number
         elif number - self._first_reply != position:
             raise RuntimeError("a connection was used for something else in the middle of a bulk publish")
-        self._result.sequences.extend([0] * len(chunk))
-        self._unanswered.update(enumerate(chunk, position))
-        self._unanswered_bytes += sum([len(message.payload) for message in chunk])
+        self._result.sequences.extend([0] * len(portion))
+        self._unanswered.update(enumerate(portion, position))
+        self._unanswered_bytes += _size(portion)
         if self._gone:
             return self._give_up(self._gone)
         try:
-            self._send(range(position, position + len(chunk)))
+            self._send(range(position, position + len(portion)))
         except ConnectionLost as lost:
             self._recover(lost)
 
@@ -147,8 +161,22 @@ class _Publishing:
             frames += frame, message.payload, CRLF
         connection.send(b"".join(frames))
 
+    def _settle_what_is_there(self) -> None:
+        """Without waiting. The source may have taken its time, and the server its measures."""
+        try:
+            self._settle_until_silent()
+        except ConnectionLost as lost:
+            if not self._gone:
+                self._recover(lost)
+
+    def _settle_until_silent(self) -> None:
+        self._last_read = time.monotonic()
+        while answers := self._connection.receive(0.0):
+            self._settle(answers)
+
     def _settle_some(self) -> None:
         try:
+            self._last_read = time.monotonic()
             answers = self._connection.receive()
         except ConnectionLost as lost:
             return self._recover(lost)
@@ -158,14 +186,19 @@ class _Publishing:
         self._settle(answers)
 
     def _settle(self, answers: list[Answer]) -> None:
-        self._losses = 0
+        before = len(self._unanswered)
         for answer in answers:
             if isinstance(answer, Acknowledgements):
                 self._settle_run(answer)
             elif isinstance(answer, Delivery):
                 self._settle_unusual(answer)
             else:
-                self._refuse_subject(answer.reason)
+                # A permissions violation names the subject only, and holds for every message to it.
+                refused = [place for place, message in self._unanswered.items() if answer.is_about(message.subject)]
+                for position in refused:
+                    self._fail(position, PublishError(403, 0, answer.reason))
+        if len(self._unanswered) < before:
+            self._losses = 0
 
     def _settle_run(self, run: Acknowledgements) -> None:
         first, sequences, take = self._first_reply, self._result.sequences, self._unanswered.pop
@@ -188,38 +221,38 @@ class _Publishing:
             raise ProtocolError(f"expected an acknowledgement we wait for, got number {reply}")
 
     def _settle_unusual(self, answer: Delivery) -> None:
-        reply = self._connection.reply_number(answer)
-        position = reply - self._first_reply
+        number = answer.subject[len(self._connection.inbox) :]
+        if not number.isdigit():
+            return  # the late answer to a question that was given up
+        position = int(number) - self._first_reply
         if position not in self._unanswered:
-            return self._require_asked(reply)
-        if answer.header.startswith(b"NATS/1.0 503"):
-            subject = self._unanswered[position].subject
-            return self._fail(position, PublishError(503, 0, f"no stream takes the subject {subject}"))
-        try:
-            document = json.loads(answer.payload)
-            if error := document.get("error"):
-                return self._fail(
-                    position, PublishError(error["code"], error.get("err_code", 0), error.get("description", ""))
-                )
-            sequence = int(document["seq"])
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ProtocolError(f"expected an acknowledgement, got: {answer.payload[:80]!r}") from None
-        self._result.sequences[position] = sequence
-        if document.get("duplicate"):
-            self._result.duplicates.add(position)
-        self._forget(position)
+            return self._require_asked(int(number))
+        self._fail(position, self._error_in(answer, self._unanswered[position].subject))
 
-    def _refuse_subject(self, reason: str) -> None:
-        """A permissions violation names the subject only, and holds for every message to it."""
-        refused = [position for position, message in self._unanswered.items() if f'"{message.subject}"' in reason]
-        for position in refused:
-            self._fail(position, PublishError(403, 0, reason))
+    @staticmethod
+    def _error_in(answer: Delivery, subject: str) -> PublishError:
+        if answer.header.startswith(b"NATS/1.0 503"):
+            return PublishError(503, 0, f"no stream takes the subject {subject}")
+        try:
+            error = json.loads(answer.payload)["error"]
+            code, err_code = int(error["code"]), int(error.get("err_code", 0))
+            return PublishError(code, err_code, error["description"], certain=err_code != _DUPLICATE_IN_PROCESS)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # Somebody who listens to the subject answered before the stream did.
+            reason = f"expected an acknowledgement, got: {answer.payload[:80]!r}; does somebody else answer {subject}?"
+            return PublishError(502, 0, reason, certain=False)
 
     def _recover(self, lost: BulkError) -> None:
-        """Connect again and repeat what is unanswered, in its order, as long as that leads anywhere."""
+        """Connect again and repeat what is unanswered, as long as that leads anywhere."""
+        try:
+            # Answers that came before the end still count.
+            self._settle_until_silent()
+        except ConnectionLost as ended:
+            lost = ended
         for position, message in list(self._unanswered.items()):
             if message.id is None:
                 self._fail(position, PublishError(503, 0, str(lost), certain=False))
+        self._sent_twice_below = len(self._result.sequences)
         while True:
             self._losses += 1
             try:
@@ -228,53 +261,63 @@ class _Publishing:
                 self._connection.reconnect()
             except (ConnectionLost, AuthenticationFailed) as final:
                 self._gone = PublishError(503, 0, str(final))
-                return self._give_up(self._gone._replace(certain=False))
+                return self._give_up(self._gone)
             try:
-                positions = iter(list(self._unanswered))
-                while chunk := list(islice(positions, self._chunk)):
-                    self._send(chunk)
-                return
+                return self._repeat()
             except ConnectionLost as again:
                 lost = again
+
+    def _repeat(self) -> None:
+        """Send what is unanswered once more, in its order."""
+        positions = iter(list(self._unanswered))
+        while taken := list(islice(positions, self._portion)):
+            for portion in _portions([self._unanswered[position] for position in taken]):
+                self._send(taken[: len(portion)])
+                del taken[: len(portion)]
 
     def _give_up(self, error: PublishError) -> None:
         for position in list(self._unanswered):
             self._fail(position, error)
 
     def _fail(self, position: int, error: PublishError) -> None:
+        if position < self._sent_twice_below:
+            # What the second copy met says nothing about the first.
+            error = error._replace(certain=False)
         self._result.errors[position] = error
-        self._forget(position)
-
-    def _forget(self, position: int) -> None:
         self._unanswered_bytes -= len(self._unanswered.pop(position).payload)
+
+
+def _portions(messages: list[Message]) -> Iterator[list[Message]]:
+    """Halve until a portion is small enough; a message that is not stays alone."""
+    if len(messages) == 1 or _size(messages) <= PORTION_BYTES:
+        yield messages
+    else:
+        middle = len(messages) // 2
+        yield from _portions(messages[:middle])
+        yield from _portions(messages[middle:])
+
+
+def _size(messages: list[Message]) -> int:
+    return sum([len(message.payload) for message in messages])
 
 
 def encode(message: Message, inbox: str, reply: int) -> tuple[bytes, int]:
     """The protocol line and headers of a message, and its size; payload and CRLF follow on the wire."""
     subject, payload, id, headers = message
-    _require_subject(subject)
-    if id is None and not headers:
-        return f"PUB {subject} {inbox}{reply} {len(payload)}\r\n".encode(), len(payload)
-    header = "NATS/1.0\r\n" if id is None else f"NATS/1.0\r\nNats-Msg-Id: {_one_line(id)}\r\n"
-    for name, value in headers.items() if headers else ():
-        if _HEADER_NAME.fullmatch(name) is None:
-            raise InvalidMessage(f"expected a header name of visible ASCII characters, got: {name!r}")
-        header += f"{name}: {_one_line(value)}\r\n"
-    size = 2 + (len(header) if header.isascii() else len(header.encode()))
-    total = size + len(payload)
-    return f"HPUB {subject} {inbox}{reply} {size} {total}\r\n{header}\r\n".encode(), total
-
-
-@lru_cache(maxsize=4096)
-def _require_subject(subject: str) -> None:
-    if len(subject.encode()) > LONGEST_SUBJECT or _SUBJECT.fullmatch(subject) is None:
-        raise InvalidMessage(
-            f"expected a subject of tokens without spaces and wildcards, at most {LONGEST_SUBJECT} bytes, "
-            f"got: {subject[:100]!r}"
-        )
-
-
-def _one_line(value: str) -> str:
-    if "\r" in value or "\n" in value:
-        raise InvalidMessage(f"expected a header value of one line, got: {value!r}")
-    return value
+    try:
+        _checked_subject(subject)
+        if id is None and not headers:
+            return f"PUB {subject} {inbox}{reply} {len(payload)}\r\n".encode(), len(payload)
+        header = "NATS/1.0\r\n" if id is None else f"NATS/1.0\r\nNats-Msg-Id: {id}\r\n"
+        if id is not None and (not id.isprintable() or not id.strip()):
+            # A blank one is no id at all to the server, which would store a repeated message twice.
+            raise InvalidMessage(f"expected an id of printable characters, not only blanks, got: {id!r}")
+        for name, value in headers.items() if headers else ():
+            if _HEADER_NAME.fullmatch(name) is None or "\r" in value or "\n" in value:
+                raise InvalidMessage(f"expected a header of visible ASCII and one line, got: {name!r}: {value!r}")
+            header += f"{name}: {value}\r\n"
+        size = 2 + (len(header) if header.isascii() else len(header.encode()))
+        total = size + len(payload)
+        return f"HPUB {subject} {inbox}{reply} {size} {total}\r\n{header}\r\n".encode(), total
+    except UnicodeEncodeError:
+        raise InvalidMessage(f"expected text that UTF-8 can hold, got a lone surrogate in: {message[0]!r}") from None

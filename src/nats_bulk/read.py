@@ -19,12 +19,13 @@ from typing import Any, Final
 
 from nats_bulk.connection import Connection
 from nats_bulk.errors import ConnectionLost, NoAnswer, ProtocolError, RangeBeyondEnd, ServerRefused, StreamNotReadable
-from nats_bulk.wire import CRLF, Delivery
+from nats_bulk.wire import CRLF, Delivery, Refusal
 
 BATCH: Final = 4096
 BATCH_BYTES: Final = 8 << 20
 CONFIRMATIONS_AT_ONCE: Final = 256
-MOST_LOSSES: Final = 5
+MOST_FAILURES: Final = 5
+PAUSE: Final = 0.1
 
 _NOT_FOUND: Final = 10037
 _STREAM_NOT_FOUND: Final = 10059
@@ -66,52 +67,55 @@ def read_range(
     api_prefix: str = "$JS.API",
 ) -> Iterator[RangeBatch]:
     """Yield the messages `first` to `last`, both included; together, `sequences` and `gaps` cover the range exactly."""
-    if first < 1:
-        raise ValueError(f"expected the range to start at sequence 1 or later, got: {first}")
+    if first < 1 or batch < 1 or batch_bytes < 1:
+        raise ValueError(
+            f"expected a range from sequence 1 on and batches of at least 1, got: {first=} {batch=} {batch_bytes=}"
+        )
     connection.wake()
     reader = _Reader(connection, stream, api_prefix)
-    position, losses = first, 0
+    position, failures = first, 0
     while position <= last:
         try:
             found = reader.fetch(position, min(batch, last - position + 1), batch_bytes)
             reader.check(found, position, last)
-        except ConnectionLost:
+        except (ConnectionLost, NoAnswer) as problem:
             # Reading changes nothing, so it can be repeated, unless it is what the server cuts us off for.
-            losses += 1
-            if losses > MOST_LOSSES:
+            failures += 1
+            if failures > MOST_FAILURES:
                 raise
-            connection.reconnect()
+            if isinstance(problem, ConnectionLost):
+                connection.reconnect()
+            else:
+                time.sleep(PAUSE * failures)
             continue
-        losses = 0
+        failures = 0
         position = max(found.sequences[-1] if found.sequences else 0, found.gaps[-1][1] if found.gaps else 0) + 1
         yield found
 
 
 class _Reader:
     def __init__(self, connection: Connection, stream: str, api_prefix: str) -> None:
+        if "." in stream:
+            raise ValueError(f"expected the name of a stream, which has no dots, got: {stream!r}")
         self._connection = connection
         self._stream = stream
         self._api = api_prefix
 
     def fetch(self, position: int, count: int, size: int) -> RangeBatch:
         """One batch direct get, as any replica answers it."""
-        connection = self._connection
-        reply = connection.new_replies()
-        question = json.dumps({"seq": position, "batch": count, "max_bytes": size}).encode()
         subject = f"{self._api}.DIRECT.GET.{self._stream}"
-        connection.send(f"PUB {subject} {connection.inbox}{reply} {len(question)}\r\n".encode() + question + CRLF)
+        question = json.dumps({"seq": position, "batch": count, "max_bytes": size}).encode()
+        ours = self._connection.ask([(subject, question)]).encode() + b"0"
         found = RangeBatch()
-        ours = f"{connection.inbox}{reply}".encode()
         while True:
-            answers = connection.receive()
+            answers = self._connection.receive()
             if not answers:
-                raise NoAnswer(f"stream {self._stream} did not finish a read within {connection.timeout} s")
+                raise NoAnswer(f"stream {self._stream} did not finish a read within {self._connection.timeout} s")
             for answer in answers:
-                if type(answer) is not Delivery:
-                    raise ServerRefused(answer[0])
-                if answer.subject != ours:
-                    continue  # the late rest of a read that was given up
-                if self._take(answer, found):
+                if isinstance(answer, Refusal):
+                    answer.raise_if_about(subject)
+                # Others are the late rest of something that was given up.
+                elif isinstance(answer, Delivery) and answer.subject == ours and self._take(answer, found):
                     return found
 
     def _take(self, answer: Delivery, found: RangeBatch) -> bool:
@@ -122,7 +126,8 @@ class _Reader:
         if trailer is None:
             return self._end_of_batch(header)
         subject, sequence, stamp = trailer.groups()
-        found.subjects.append(subject.decode())
+        # A subject is bytes to the server; one that is not text must not keep the rest from being read.
+        found.subjects.append(subject.decode(errors="replace"))
         found.sequences.append(int(sequence))
         found.timestamps.append(_nanoseconds(stamp))
         found.headers.append(header[:start] + CRLF if start > _BARE_HEADER else b"")
@@ -141,7 +146,9 @@ class _Reader:
         answer = self._ask([("STREAM.INFO", {})])[0]
         if error := answer.get("error"):
             return StreamNotReadable(f"stream {self._stream} cannot be read: {error['description']}")
-        return StreamNotReadable(f"stream {self._stream} does not allow direct get: set allow_direct on it")
+        if not answer["config"].get("allow_direct"):
+            return StreamNotReadable(f"stream {self._stream} does not allow direct get: set allow_direct on it")
+        return NoAnswer(f"no replica of stream {self._stream} answers for now")
 
     def check(self, found: RangeBatch, first: int, last: int) -> None:
         """Make `found` a true account of the range from `first` to where it ends, at most `last`."""
@@ -209,21 +216,17 @@ class _Reader:
 
 def _missing(sequences: list[int], first: int) -> list[tuple[int, int]]:
     """The runs of sequences that are not there, from `first` to the last one that is."""
-    if not sequences or sequences[-1] - first + 1 == len(sequences):
-        _require_ascending(sequences, first)
-        return []
     runs: list[tuple[int, int]] = []
+    if sequences == list(range(first, first + len(sequences))):
+        return runs
     expected = first
     for sequence in sequences:
-        if sequence != expected:
+        if sequence < expected:
+            raise ProtocolError(f"expected messages in order from sequence {expected} on, got: {sequence}")
+        if sequence > expected:
             runs.append((expected, sequence - 1))
         expected = sequence + 1
     return runs
-
-
-def _require_ascending(sequences: list[int], first: int) -> None:
-    if sequences and sequences[0] < first:
-        raise ProtocolError(f"expected messages from sequence {first} on, got: {sequences[0]}")
 
 
 @lru_cache(maxsize=256)

@@ -8,12 +8,17 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from nats_bulk.errors import ProtocolError
+from nats_bulk.errors import InvalidMessage, ProtocolError, ServerRefused
 
 CRLF: Final = b"\r\n"
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
 LONGEST_LINE: Final = 1 << 20
+# The server takes protocol lines of 4096 bytes, and the reply subject needs some of them.
+LONGEST_SUBJECT: Final = 2048
+
+# Quotes and backslashes are legal, but the server escapes them in its refusals, which then could not be matched.
+_SUBJECT = re.compile(r"""[^\s.*>"\\]+(?:\.[^\s.*>"\\]+)*""")
 
 _MSG, _HMSG = b"MH"
 
@@ -43,6 +48,19 @@ class Refusal(NamedTuple):
 
     reason: str
 
+    @property
+    def is_about_permissions(self) -> bool:
+        """These leave the connection open; all others end it."""
+        return self.reason.lower().startswith("permissions violation")
+
+    def is_about(self, subject: str) -> bool:
+        return f'"{subject}"' in self.reason
+
+    def raise_if_about(self, subject: str) -> None:
+        """It may be the late answer to something else: one is sent for each message that was not permitted."""
+        if self.is_about(subject):
+            raise ServerRefused(self.reason)
+
 
 class Acknowledgements(NamedTuple):
     """A run of ordinary publish acknowledgements, as columns: reply number, stream sequence, whether a duplicate.
@@ -53,6 +71,16 @@ class Acknowledgements(NamedTuple):
     replies: list[int]
     sequences: list[int]
     duplicates: list[bool]
+
+
+def require_subject(subject: str) -> str:
+    """Refuse what is not a subject to publish to, above all what would end the protocol line early."""
+    if _SUBJECT.fullmatch(subject) is None or not subject.isprintable() or len(subject.encode()) > LONGEST_SUBJECT:
+        raise InvalidMessage(
+            "expected a subject of tokens without spaces, wildcards, quotes and backslashes, at most "
+            f"{LONGEST_SUBJECT} bytes, got: {subject[:100]!r}"
+        )
+    return subject
 
 
 Operation = Delivery | Ping | Pong | Info | Refusal | Acknowledgements
@@ -100,16 +128,25 @@ class _AcknowledgementRun:
         self._fixed_size = len(f"MSG {inbox} 1 \r\n\r\n")
 
     def parse(self, buffer: bytes, position: int) -> tuple[Acknowledgements, int] | None:
+        """The acknowledgements from `position` on and where they end; None if the first thing there is none."""
+        # Most often nothing else is there up to the last complete one, and finding them all tells at once.
+        return self._take(buffer, position, buffer.rfind(b"}\r\n") + 3) or self._take_run(buffer, position)
+
+    def _take_run(self, buffer: bytes, position: int) -> tuple[Acknowledgements, int] | None:
         run = self._run.match(buffer, position)
-        if run is None:
+        return self._take(buffer, position, run.end()) if run else None
+
+    def _take(self, buffer: bytes, position: int, end: int) -> tuple[Acknowledgements, int] | None:
+        found = self._one.findall(buffer, position, end)
+        if not found:
             return None
-        replies, sizes, sequences, duplicates = zip(*self._one.findall(buffer, position, run.end()), strict=True)
-        # What looks like an acknowledgement is one only if the announced sizes agree.
+        replies, sizes, sequences, duplicates = zip(*found, strict=True)
+        # If their announced sizes add up to the whole, then nothing lies between them and each is what it looks like.
         announced = sum(map(int, sizes)) + sum(map(len, sizes)) + sum(map(len, replies))
-        if announced + self._fixed_size * len(sizes) != run.end() - position:
+        if announced + self._fixed_size * len(sizes) != end - position:
             return None
-        columns = Acknowledgements(list(map(int, replies)), list(map(int, sequences)), list(map(bool, duplicates)))
-        return columns, run.end()
+        again = list(map(bool, duplicates)) if any(duplicates) else [False] * len(sizes)
+        return Acknowledgements(list(map(int, replies)), list(map(int, sequences)), again), end
 
 
 def _parse(buffer: bytes, operations: list[Operation], acknowledgement: _AcknowledgementRun | None) -> tuple[int, int]:

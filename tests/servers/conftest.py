@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ class OwnServer:
         assert self._child.process is not None
         self._child.process.kill()
         self._child.process.wait()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The server stands still: it neither answers nor ends the connection."""
+        assert self._child.process is not None
+        self._child.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._child.process.send_signal(signal.SIGCONT)
 
     async def _listens(self) -> bool:
         try:

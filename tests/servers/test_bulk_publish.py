@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -127,6 +128,12 @@ async def test_a_subject_without_permission_is_refused_and_the_others_go_on(plat
         Message("events..a", b""),
         Message("events." + "a" * 3000, b""),
         Message("events.a", b"", "id\r\nEvil: 1"),
+        Message("events.a", b"", ""),
+        Message("events.a", b"", "  "),
+        Message("events.a", b"", "\ud800"),
+        Message("events.\ud800", b"", "1"),
+        Message('events."a"', b"", "1"),
+        Message("events.a", b"", None, {"Name": "\ud800"}),
         Message("events.a", b"", None, {"Name:": "x"}),
         Message("events.a", b"", None, {"Name": "x\ny"}),
     ],
@@ -154,15 +161,70 @@ async def test_headers_count_towards_the_size_that_the_server_takes(account: Bro
     assert result.errors[1].code == 413
 
 
-async def test_answers_that_come_too_late_are_uncertain_and_do_not_confuse_the_next_call(account: Broker) -> None:
+async def test_an_accounts_own_size_limit_is_learnt_and_fails_only_what_exceeds_it(platform: TestPlatform) -> None:
+    limits = msgspec.structs.replace(claims.UNLIMITED_JETSTREAM, payload=1000)
+    async with platform.account(limits) as broker:
+        await add_stream(broker)
+        with connect_bulk(broker, "test") as connection:
+            messages = [Message("events.a", bytes(size), str(size)) for size in (4, 2000, 5)]
+            result = nats_bulk.publish(connection, messages)
+    assert result.sequences == [1, 0, 2]
+    assert result.errors[1].code == 413
+
+
+async def test_refusals_of_one_call_do_not_reach_the_next(platform: TestPlatform, account: Broker) -> None:
     await add_stream(account)
-    with connect_bulk(account, "test", timeout=0.000001) as connection:
-        result = nats_bulk.publish(connection, [Message("events.a", b"", f"{n}") for n in range(100)])
-        late = [error for error in result.errors.values() if not error.certain]
-        assert len(late) + sum(sequence > 0 for sequence in result.sequences) == 100
-        connection.timeout = 5.0
-        again = nats_bulk.publish(connection, [Message("events.a", b"", f"{n}") for n in range(100)])
-    assert again.sequences == list(range(1, 101))
+    denied = claims.UserPermissions(pub=claims.Permission(deny=["events.denied"]))
+    key = Key.generate(Role.ACCOUNT)
+    operator = platform.nats.identity.operator_signing
+    async with connect(platform.nats.system, "test") as system:
+        await AccountServer(system, operator).push(claims.account_claims(operator, key.public, "acme"))
+    await add_stream(Broker(platform.nats.url, claims.issue_user(key, "owner")))
+    with connect_bulk(Broker(platform.nats.url, claims.issue_user(key, "u", permissions=denied)), "test") as connection:
+        for _ in range(5):
+            result = nats_bulk.publish(connection, [Message("events.denied", b"", str(n)) for n in range(500)])
+            assert {error.code for error in result.errors.values()} == {403}
+            assert b'"EVENTS"' in connection.request("$JS.API.STREAM.INFO.EVENTS", b"")
+            assert list(nats_bulk.read_range(connection, "EVENTS", 1, 0)) == []
+        with pytest.raises(nats_bulk.ServerRefused, match="denied"):
+            connection.request("events.denied", b"")
+
+
+async def test_the_acknowledgement_of_a_plain_request_is_its_answer(account: Broker) -> None:
+    await add_stream(account)
+    with connect_bulk(account, "test") as connection:
+        assert msgspec.json.decode(connection.request("events.a", b"x"))["seq"] == 1
+
+
+async def test_a_closed_connection_stays_closed(account: Broker) -> None:
+    connection = connect_bulk(account, "test")
+    connection.close()
+    with pytest.raises(nats_bulk.ConnectionLost, match="closed"):
+        nats_bulk.publish(connection, [Message("events.a", b"")])
+
+
+async def test_a_window_of_nothing_is_refused(account: Broker) -> None:
+    with connect_bulk(account, "test") as connection:
+        for window in ({"window": 0}, {"window_bytes": 0}):
+            with pytest.raises(ValueError, match="window"):
+                nats_bulk.publish(connection, [], **window)
+
+
+async def test_the_window_bounds_the_bytes_that_are_under_way(account: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await add_stream(account)
+    with connect_bulk(account, "test") as connection:
+        sent: list[int] = []
+        send = connection.send
+
+        def measured(data: bytes) -> None:
+            sent.append(len(data))
+            send(data)
+
+        monkeypatch.setattr(connection, "send", measured)
+        messages = [Message("events.a", bytes(200_000), str(number)) for number in range(40)]
+        nats_bulk.publish(connection, messages, window_bytes=1 << 20).raise_for_errors()
+    assert max(sent) < 2 << 20
+    assert len(sent) > 7
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

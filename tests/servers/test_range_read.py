@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -115,6 +116,36 @@ async def test_headers_that_pretend_to_be_the_servers_are_not_believed(account: 
         (batch,) = nats_bulk.read_range(connection, "EVENTS", 1, 1)
     assert batch.sequences == [1]
     assert batch.subjects == ["events.mine"]
+
+
+async def test_a_subject_that_is_not_text_does_not_keep_the_rest_from_being_read(account: Broker) -> None:
+    await make(account, 1)
+    with connect_bulk(account, "test") as connection:
+        connection.send(b"PUB events.\xff 1\r\n2\r\n")
+    with connect_bulk(account, "test") as connection:
+        nats_bulk.publish(connection, [Message("events.a", b"3")]).raise_for_errors()
+    assert read(account, 1, 3) == ([1, 2, 3], [])
+
+
+async def test_late_acknowledgements_do_not_disturb_a_reader(account: Broker) -> None:
+    await make(account, 10)
+
+    def broken_off() -> Iterator[Message]:
+        for number in range(5000):
+            yield Message("events.a", b"%d" % number)
+        raise KeyError("the source broke")
+
+    with connect_bulk(account, "test") as connection:
+        with pytest.raises(KeyError):
+            nats_bulk.publish(connection, broken_off())
+        (batch,) = nats_bulk.read_range(connection, "EVENTS", 1, 10)
+    assert batch.sequences == list(range(1, 11))
+
+
+@pytest.mark.parametrize("stream", ["A.B", "A B", "A\r\nPUB events.a 0\r\n", "*", ""])
+async def test_what_is_not_the_name_of_a_stream_never_reaches_the_wire(account: Broker, stream: str) -> None:
+    with connect_bulk(account, "test") as connection, pytest.raises((ValueError, nats_bulk.InvalidMessage)):
+        list(nats_bulk.read_range(connection, stream, 1, 1))
 
 
 async def mirror(client: Client, count: int) -> None:

@@ -112,6 +112,7 @@ async def open_client(broker: Broker, name: str) -> Client:
             name=name,
             max_reconnect_attempts=-1,
             connect_timeout=CONNECT_SECONDS,
+            drain_timeout=CONNECT_SECONDS,
             disconnected_cb=disconnected,
             reconnected_cb=reconnected,
             error_cb=failed,
