@@ -1,6 +1,6 @@
 """The servers are started once per run, by the process that runs pytest; its workers attach to them.
 
-Tiers, by folder: `unit` needs nothing, `servers` the shared servers, `embedded` and `cli` start servers of their own,
+Tiers, by folder: `unit` uses no server, `servers` the shared ones, `embedded` and `cli` start servers of their own,
 `spark` starts a JVM.
 """
 
@@ -48,7 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     for variable in list(os.environ):
         if variable.startswith(("TENANTRY_", "NATS_", "PG")) or variable in ("DATABASE_URL", "JAVA_HOME"):
             monkeypatch.delenv(variable)

@@ -32,12 +32,15 @@ def run_tenantry(
 class Up:
     """`tenantry up`, in the background."""
 
-    def __init__(self, data: Path, *arguments: str) -> None:
+    def __init__(self, data: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         self.data = data
         self._output = data.with_suffix(".out")
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
-                [TENANTRY, "up", "--data", data, *arguments], stdout=output, stderr=subprocess.STDOUT
+                [TENANTRY, "up", "--data", data, *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(os.environ, **(env or {})),
             )
 
     def until_ready(self) -> None:
@@ -57,12 +60,18 @@ class Up:
 
     @property
     def servers(self) -> list[psutil.Process]:
-        """The server processes of this data directory, whoever their parent is."""
+        """The processes at work in this data directory, whoever their parent is: servers and what they started."""
         return [
             process
-            for process in psutil.process_iter(["cmdline"])
-            if any(str(self.data) in part for part in process.info["cmdline"] or ()) and process.pid != self.process.pid
+            for process in psutil.process_iter(["cwd"])
+            if process.info["cwd"] and Path(process.info["cwd"]).is_relative_to(self.data)
         ]
+
+    def server(self, name: str) -> psutil.Process:
+        """The server itself, and not what it started."""
+        numbers = {process.pid for process in self.servers}
+        (found,) = [each for each in self.servers if each.name() == name and each.ppid() not in numbers]
+        return found
 
     def kill(self) -> None:
         self.process.kill()

@@ -9,6 +9,7 @@ is too slow: publishing many messages with acknowledgements, and reading a strea
             print(batch.subjects, batch.payloads)
 """
 
+from nats_bulk.address import parse_addresses
 from nats_bulk.connection import Connection
 from nats_bulk.credentials import Credentials
 from nats_bulk.errors import (
@@ -43,6 +44,7 @@ __all__ = [
     "RangeBeyondEnd",
     "ServerRefused",
     "StreamNotReadable",
+    "parse_addresses",
     "parse_headers",
     "publish",
     "read_range",

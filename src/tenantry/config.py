@@ -16,12 +16,12 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
-    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
+from nats_bulk import parse_addresses
 from tenantry.errors import ConfigError, SubjectInvalid
 from tenantry.event import require_name
 
@@ -39,7 +39,11 @@ def _also(*variables: str) -> AliasChoices:
 
 
 def _default_data() -> Path:
-    return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "tenantry"
+    home = Path.home()
+    if os.geteuid() == 0 and home.is_dir() and not home.stat().st_mode & 0o001:
+        # The user as whom root runs PostgreSQL could not walk through a home that is closed to others.
+        return Path("/var/lib/tenantry")
+    return Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "tenantry"
 
 
 class Settings(BaseSettings):
@@ -80,6 +84,13 @@ class Settings(BaseSettings):
             require_name("app", value)
         except SubjectInvalid as problem:
             raise ValueError(str(problem)) from None
+        return value
+
+    @field_validator("nats_url")
+    @classmethod
+    def _nats_url_is_one(cls, value: SecretStr | None) -> SecretStr | None:
+        if value:
+            parse_addresses(value.get_secret_value())
         return value
 
     @field_validator("data", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "java_home")
@@ -152,16 +163,14 @@ def _file_to_read() -> Path | None:
 
 def _environment() -> _Source:
     source = _Source("environment", {})
-    found = EnvSettingsSource(Settings)()
     for name in Settings.model_fields:
-        key = next((key for key in (name, ENV_PREFIX + name.upper()) if key in found), None)
-        if key is not None:
-            source.values[name] = found[key]
-            source.variables[name] = next(f"environment {each}" for each in variables(name) if os.environ.get(each))
-    # libpq reads PGHOST and its companions itself when the address leaves them open.
-    if "database_url" not in source.values and (
-        given := [each for each in ("PGHOST", "PGSERVICE") if each in os.environ]
-    ):
+        # An empty variable is as good as none.
+        if given := [variable for variable in variables(name) if os.environ.get(variable)]:
+            source.values[name] = os.environ[given[0]]
+            source.variables[name] = f"environment {given[0]}"
+    # libpq reads these and their companions itself when the address leaves them open.
+    given = [variable for variable in ("PGHOST", "PGSERVICE") if os.environ.get(variable)]
+    if given and "database_url" not in source.values:
         source.values["database_url"] = "postgresql://"
         source.variables["database_url"] = f"environment {given[0]}"
     return source
@@ -215,19 +224,24 @@ def _is_secret(name: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, SecretStr):
-        return ",".join(without_secrets(part) for part in value.get_secret_value().split(","))
-    return "" if value is None else str(value)
+    return without_secrets(value.get_secret_value()) if isinstance(value, SecretStr) else str(value or "")
 
 
 def without_secrets(text: str) -> str:
     """An address keeps what tells where it leads; anything else is hidden whole."""
+    if text.startswith(("nats://", "tls://")):
+        return ",".join(_nats_place(part) for part in text.split(","))
     scheme, separator, rest = text.partition("://")
     if not separator:
         return HIDDEN
-    userinfo, at, place = rest.partition("?")[0].rpartition("@")
+    userinfo, at, place = rest.rpartition("@")
     user, colon, _ = userinfo.partition(":")
-    if at:
-        # A lone word before the @ is a token to NATS, and a harmless user name to PostgreSQL.
-        user = f"{user}:{HIDDEN}@" if colon else f"{user}@" if scheme.startswith("postgres") else f"{HIDDEN}@"
-    return f"{scheme}://{user}{place}"
+    # Options may hold a password too.
+    return f"{scheme}://{user}{':' + HIDDEN if colon else ''}{at}{place.partition('?')[0]}"
+
+
+def _nats_place(part: str) -> str:
+    """All before the @ is hidden: a lone word there is a token."""
+    scheme, _, rest = part.strip().rpartition("://")
+    _, at, place = rest.rpartition("@")
+    return f"{scheme or 'nats'}://{HIDDEN + '@' if at else ''}{place}"

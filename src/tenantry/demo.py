@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from nats.js.api import DiscardPolicy, StreamConfig
+from nats.js.errors import BadRequestError
 
 import nats_bulk
 from tenantry import event
@@ -67,7 +68,10 @@ class Demo:
     name = "demo"
 
     def __init__(self, platform: EmbeddedPlatform) -> None:
+        if platform.nats is None:
+            raise ConfigError("the demo needs the embedded NATS, to give each tenant an account; unset NATS_URL")
         self._platform = platform
+        self._server = platform.nats
         self._numbers = itertools.count(1)
         self.tenants = [
             SampleTenant("acme", 20),
@@ -77,9 +81,7 @@ class Demo:
         ]
 
     async def start(self) -> None:
-        server = self._platform.nats
-        if server is None:
-            raise ConfigError("the demo needs the embedded NATS, to give each tenant an account; unset NATS_URL")
+        server = self._server
         async with connect(server.system, "demo") as system:
             accounts = AccountServer(system, server.identity.operator_signing)
             for tenant in self.tenants:
@@ -88,21 +90,26 @@ class Demo:
                 await accounts.push(claims.account_claims(operator, key.public, tenant.name, limits=LIMITS))
                 broker = Broker(server.url, claims.issue_user(key, f"{tenant.name}-demo"))
                 await self._provision_stream(broker, tenant)
-                tenant.connection = connect_bulk(broker, f"demo-{tenant.name}")
+                tenant.connection = connect_bulk(broker, f"demo-{tenant.name}", reconnect_for=2.0)
 
     async def run(self) -> None:
-        await asyncio.gather(*(self._drive(tenant) for tenant in self.tenants))
+        async with asyncio.TaskGroup() as group:
+            for tenant in self.tenants:
+                group.create_task(self._drive(tenant))
 
     async def stop(self) -> None:
         for tenant in self.tenants:
             if tenant.connection:
                 tenant.connection.close()
 
+    def kill(self) -> None:
+        for tenant in self.tenants:
+            if tenant.connection:
+                # Makes a publish that is under way give up instead of trying again.
+                tenant.connection.close()
+
     def _account_key(self, tenant: str) -> Key:
-        path = self._platform.directory.path / "keys" / "demo" / f"{tenant}.nk"
-        if not path.exists():
-            self._platform.directory.write_secret(path, Key.generate(Role.ACCOUNT).seed)
-        return Key(path.read_text())
+        return Key(self._platform.directory.secret(f"demo-{tenant}.nk", lambda: Key.generate(Role.ACCOUNT).seed))
 
     async def _provision_stream(self, broker: Broker, tenant: SampleTenant) -> None:
         config = StreamConfig(
@@ -115,7 +122,11 @@ class Demo:
         )
         async with connect(broker, f"demo-{tenant.name}") as client:
             streams = client.jetstream()
-            info = await streams.add_stream(config)
+            try:
+                info = await streams.add_stream(config)
+            except BadRequestError:
+                # An earlier run made it with other settings.
+                info = await streams.update_stream(config)
             # What an earlier run published is not this run's to read.
             tenant.next_to_read = info.state.last_seq + 1
             tenant.newest = info.state.last_seq

@@ -1,14 +1,14 @@
 """One lifecycle for everything that runs in the background.
 
 A service starts, runs, and stops. `run_services` starts them in order, runs them side by side, and drains them in the
-opposite order on the first SIGINT or SIGTERM, or when one of them ends. A second signal does not wait any longer.
+opposite order on the first SIGINT or SIGTERM, or when one of them ends. A second signal kills instead of waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 from tenantry.errors import TenantryError
@@ -22,6 +22,7 @@ DRAIN_FORCED = declare(
 )
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+FORCE_SECONDS: Final = 1.0
 
 
 class Service(Protocol):
@@ -39,101 +40,92 @@ class Service(Protocol):
     async def stop(self) -> None:
         """Finish what is under way and release everything. Called once for every service whose start was tried."""
 
-
-async def forever() -> None:
-    """What a service runs that has nothing to do but be there."""
-    await asyncio.Event().wait()
+    def kill(self) -> None:
+        """Leave nothing running, at once and without waiting."""
 
 
 class Forced(TenantryError):
     """A second signal came while draining."""
 
 
-async def run_services(services: Sequence[Service], *, ready: asyncio.Event | None = None) -> None:
-    """Run until a signal, or until a service ends; an error of any service is raised after all have stopped."""
-    stop = asyncio.Event()
-    forced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    forced.add_done_callback(lambda future: future.exception())
-    _listen(stop, forced)
+async def forever() -> None:
+    """What a service runs that has nothing to do but be there."""
+    await asyncio.Event().wait()
+
+
+async def run_services(services: Sequence[Service]) -> None:
+    """Run until a signal, or until a service ends; errors of services are raised after all have stopped."""
+    stop, force = asyncio.Event(), asyncio.Event()
+    _listen(stop, force)
     started: list[Service] = []
-    try:
-        await _until(stop, _start(services, started))
-        if not stop.is_set():
-            if ready:
-                ready.set()
-            await _until(stop, _run(started))
-    finally:
-        draining = asyncio.ensure_future(_stop(started))
-        either: list[asyncio.Future[Any]] = [draining, forced]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not draining.done():
-            draining.cancel()
-            await asyncio.gather(draining, return_exceptions=True)
-            await forced
-        await draining
+    life = asyncio.ensure_future(_live(services, started, stop))
+    forcing = asyncio.ensure_future(force.wait())
+    await _first([life, forcing])
+    if not life.done():
+        for service in reversed(started):
+            service.kill()
+        life.cancel()
+        await asyncio.wait([life], timeout=FORCE_SECONDS)
+        raise Forced("ended by a second signal, without waiting")
+    forcing.cancel()
+    await life
 
 
-def _listen(stop: asyncio.Event, forced: asyncio.Future[None]) -> None:
+def _listen(stop: asyncio.Event, force: asyncio.Event) -> None:
     def on_signal(number: signal.Signals) -> None:
-        if not stop.is_set():
-            DRAIN_REQUESTED.emit(signal=number.name)
-            stop.set()
-        elif not forced.done():
-            DRAIN_FORCED.emit(signal=number.name)
-            forced.set_exception(Forced(f"ended by a second {number.name}"))
+        (DRAIN_FORCED if stop.is_set() else DRAIN_REQUESTED).emit(signal=number.name)
+        (force if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
 
 
-async def _until(stop: asyncio.Event, work: asyncio.Future[None]) -> None:
-    """Wait for the work, or cancel it when asked to stop."""
+async def _live(services: Sequence[Service], started: list[Service], stop: asyncio.Event) -> None:
+    """The whole life of the services; whatever happens in it, all that were started are stopped."""
     stopping = asyncio.ensure_future(stop.wait())
+    problems: list[Exception] = []
     try:
-        either: list[asyncio.Future[Any]] = [work, stopping]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-        work.cancel()
-        outcome = (await asyncio.gather(work, return_exceptions=True))[0]
-    if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
-        raise outcome
-
-
-def _start(services: Sequence[Service], started: list[Service]) -> asyncio.Future[None]:
-    async def start_all() -> None:
         for service in services:
             started.append(service)
-            with SERVICE_STARTED.span(service=service.name):
-                await service.start()
-
-    return asyncio.ensure_future(start_all())
-
-
-def _run(services: Sequence[Service]) -> asyncio.Future[None]:
-    async def run_all() -> None:
-        # The first that ends ends all: a platform that lacks a part must not look alive.
-        tasks = [asyncio.create_task(service.run(), name=service.name) for service in services]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
-            task.result()
-
-    return asyncio.ensure_future(run_all())
-
-
-async def _stop(started: list[Service]) -> None:
-    problems: list[Exception] = []
-    for service in reversed(started):
-        try:
-            with SERVICE_STOPPED.span(service=service.name):
-                await service.stop()
-        except Exception as problem:
-            problems.append(problem)
+            problems += await _work([_start(service)], stopping)
+            if problems or stop.is_set():
+                break
+        else:
+            problems += await _work([service.run() for service in services], stopping)
+    finally:
+        stopping.cancel()
+        problems += [problem for service in reversed(started) if (problem := await _stop(service))]
     if problems:
-        raise problems[0] if len(problems) == 1 else ExceptionGroup("services failed to stop", problems)
+        raise problems[0] if len(problems) == 1 else ExceptionGroup("several services failed", problems)
+
+
+async def _work(work: Sequence[Coroutine[Any, Any, None]], stopping: asyncio.Future[Any]) -> list[Exception]:
+    """Work side by side until the first is done or we are to stop; what is then left of it is cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await _first([*tasks, stopping])
+    finally:
+        for task in tasks:
+            task.cancel()
+    # The first that ended ends all: a platform that lacks a part must not look alive.
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    return [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+
+
+async def _first(futures: list[asyncio.Future[Any]]) -> None:
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _start(service: Service) -> None:
+    with SERVICE_STARTED.span(service=service.name):
+        await service.start()
+
+
+async def _stop(service: Service) -> Exception | None:
+    try:
+        with SERVICE_STOPPED.span(service=service.name):
+            await service.stop()
+    except Exception as problem:
+        return problem
+    return None

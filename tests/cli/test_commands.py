@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tenantry.nats import claims
 from tenantry.testing import TestPlatform
 from tests.processes import TENANTRY, Up, run_tenantry
 
@@ -105,6 +107,38 @@ def test_migrate_shows_first_applies_then_has_nothing_left(database: str) -> Non
     applied = json.loads(run_tenantry("migrate", "--json", env=env).stdout)
     assert [migration["version"] for migration in applied["applied"]] == [1]
     assert "up to date" in run_tenantry("migrate", env=env).stdout
+
+
+def test_migrate_of_a_named_database_starts_and_writes_nothing_else(database: str, tmp_path: Path) -> None:
+    done = run_tenantry("migrate", "--data", tmp_path / "data", env={"DATABASE_URL": database})
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("command", ["migrate", "doctor", "up"])
+def test_an_address_that_is_none_does_not_repeat_its_password(command: str, tmp_path: Path) -> None:
+    done = run_tenantry(command, "--data", tmp_path / "data", env={"DATABASE_URL": "mysql://u:hidden@h/db"})
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "hidden" not in done.stdout + done.stderr
+    assert "expected DATABASE_URL to be an address" in " ".join((done.stdout + done.stderr).split())
+
+
+def test_up_refuses_to_be_ready_without_its_broker(tmp_path: Path) -> None:
+    done = run_tenantry("up", "--data", tmp_path / "data", env={"NATS_URL": "nats://127.0.0.1:9"})
+    assert done.returncode == 1
+    assert "cannot reach NATS at 127.0.0.1:9" in done.stderr
+    assert "ready" not in done.stdout
+
+
+async def test_doctor_says_that_jetstream_is_off(platform: TestPlatform, tmp_path: Path) -> None:
+    async with platform.account(claims.AccountLimits()) as broker:
+        creds = tmp_path / "user.creds"
+        creds.write_text(claims.format_credentials(broker.credentials))
+        env = {"NATS_URL": platform.nats.url, "NATS_CREDS": str(creds)}
+        done = await asyncio.to_thread(run_tenantry, "doctor", "--data", tmp_path / "data", env=env)
+    assert done.returncode == 1
+    assert "JetStream does not" in " ".join(done.stdout.split())
 
 
 def test_migrate_starts_the_embedded_database_if_nobody_has(tmp_path: Path) -> None:

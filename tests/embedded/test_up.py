@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
+import threading
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -100,7 +103,7 @@ def test_a_signal_stops_the_servers_cleanly(tmp_path: Path, number: signal.Signa
 def test_a_server_that_dies_ends_the_platform_with_the_end_of_its_log(tmp_path: Path) -> None:
     up = Up(tmp_path / "data")
     up.until_ready()
-    next(server for server in up.servers if "nats-server" in server.name()).kill()
+    up.server("nats-server").kill()
     assert up.process.wait(60) == 1
     assert "nats ended with exit code -9" in up.output
     assert up.servers == []
@@ -126,10 +129,11 @@ def test_secrets_can_be_read_by_their_owner_only(tmp_path: Path) -> None:
         up.until_ready()
         files = [*(up.data / "keys").rglob("*"), up.data / "env"]
         names = {file.name for file in files}
-        assert {"operator.nk", "system.nk", "platform.nk", "platform.creds", "postgres-admin.password"} <= names
+        assert {"operator.nk", "system.nk", "platform.nk", "platform.creds", "postgres-postgres.password"} <= names
         for file in files:
             assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
-        assert stat.S_IMODE(up.data.stat().st_mode) == 0o700
+        assert stat.S_IMODE((up.data / "keys").stat().st_mode) == 0o700
+        assert stat.S_IMODE(up.data.stat().st_mode) & 0o066 == 0
         secrets = [file.read_text() for file in files if file.suffix in (".nk", ".password")]
         told = up.output + "".join(" ".join(server.cmdline()) for server in up.servers)
         for log in up.data.rglob("server.log"):
@@ -175,21 +179,88 @@ def test_a_data_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     assert "has format 99 and this release reads 1" in refused.stderr
 
 
-def test_a_crash_while_the_database_is_made_is_made_good(tmp_path: Path) -> None:
+def test_kill_9_while_the_database_is_made_is_made_good(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    (data / "postgres" / "data.new").mkdir(parents=True)
-    (data / "postgres" / "data.new" / "PG_VERSION").write_text("18")
+    up = Up(data)
+    wait_for(lambda: (data / "postgres" / "new" / "data" / "PG_VERSION").exists())
+    up.kill()
+    assert not (data / "postgres" / "data").exists()
     with Up(data) as up:
         up.until_ready()
         write(up, 1)
         assert written(up) == ([1], [1])
+    # Nothing of the attempt stays behind, least of all the password that it was given.
+    assert not (data / "postgres" / "new").exists()
+
+
+def test_a_database_that_was_killed_in_the_middle_of_a_query_comes_back(tmp_path: Path) -> None:
+    """Its busy processes do not notice that their parent is gone, and they still write."""
+    up = Up(tmp_path / "data")
+    up.until_ready()
+    write(up, 1)
+    busy = threading.Thread(target=_count_for_ever, args=[up.environment["DATABASE_URL"]])
+    busy.start()
+    wait_for(lambda: any("SELECT" in part for server in up.servers for part in _cmdline(server)))
+    up.server("postgres").kill()
+    assert up.process.wait(60) == 1
+    with Up(tmp_path / "data") as up:
+        up.until_ready()
+        assert written(up) == ([1], [1])
+    busy.join()
+
+
+def _count_for_ever(url: str) -> None:
+    with pytest.raises(psycopg.OperationalError), psycopg.connect(url) as database:
+        database.execute("select count(*) from generate_series(1, 1000000000) a, generate_series(1, 1000000) b")
+
+
+def _cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def test_a_second_signal_does_not_wait_for_a_server_that_hangs(tmp_path: Path) -> None:
+    up = Up(tmp_path / "data", "--demo")
+    up.until_ready()
+    up.server("nats-server").suspend()
+    up.process.terminate()
+    wait_for(lambda: "Stopping" in up.output or "drain_requested" in up.output)
+    up.process.terminate()
+    assert up.process.wait(20) == 1
+    assert "ended by a second signal" in up.output
+    wait_for(lambda: not up.servers)
+
+
+@pytest.mark.parametrize("variable", [{"PGSSLMODE": "require"}, {"PGHOSTADDR": "192.0.2.1"}, {"PGPORT": "1"}])
+def test_variables_for_another_database_do_not_reach_the_embedded_one(tmp_path: Path, variable: dict[str, str]) -> None:
+    with Up(tmp_path / "data", env=variable) as up:
+        up.until_ready()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to somebody else")
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    os.chown(data, 65534, 65534)
+    refused = run_tenantry("up", "--data", data)
+    assert refused.returncode == 1
+    assert "belongs to user 65534" in refused.stderr
+
+
+def test_a_path_with_quotes_and_brackets_works_in_a_shell(tmp_path: Path) -> None:
+    with Up(tmp_path / "it's [bold]odd") as up:
+        up.until_ready()
+        script = '. "$1/env" && printf "%s" "$NATS_CREDS"'
+        done = subprocess.run(["sh", "-c", script, "sh", up.data], capture_output=True, text=True, check=True)
+        assert Path(done.stdout).exists()
 
 
 def test_a_stale_process_number_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Up(data) as up:
         up.until_ready()
-    (data / "nats" / "server.pid").write_text(str(os.getpid()))
     (data / "postgres" / "data" / "postmaster.pid").write_text(f"{os.getpid()}\n")
     with Up(data) as up:
         up.until_ready()

@@ -34,7 +34,7 @@ class OwnServer:
             f'listen: {self.address}\njetstream {{ store_dir: "{self._folder / "store"}" }}\n{self._settings}\n'
         )
         self._child.spawn([find_nats_server(), "--config", config])
-        await self._child.until_ready(self.port, self._listens)
+        await self._child.until_ready(self.port, self._why_not_listening)
 
     async def stop(self) -> None:
         await self._child.stop()
@@ -54,13 +54,13 @@ class OwnServer:
         finally:
             self._child.process.send_signal(signal.SIGCONT)
 
-    async def _listens(self) -> bool:
+    async def _why_not_listening(self) -> str:
         try:
             _, writer = await asyncio.open_connection(HOST, self.port)
-        except OSError:
-            return False
+        except OSError as problem:
+            return str(problem)
         writer.close()
-        return True
+        return ""
 
 
 StartServer = Callable[[str], Awaitable[OwnServer]]

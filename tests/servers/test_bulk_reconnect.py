@@ -137,7 +137,7 @@ async def test_a_server_that_stands_still_is_left_for_another(start_server: Star
     silent, broker = await with_stream(start_server)
     _, other = await with_stream(start_server)
     both = Broker(f"{broker.url},{other.url}")
-    with connect_bulk(both, "test", timeout=0.3) as connection, silent.frozen():
+    with connect_bulk(both, "test", timeout=1.0) as connection, silent.frozen():
         result = nats_bulk.publish(connection, [Message("events.a", b"%d" % n, f"{n}") for n in range(100)])
         result.raise_for_errors()
         (batch,) = nats_bulk.read_range(connection, "EVENTS", 1, 100)

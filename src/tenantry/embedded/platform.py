@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -19,12 +20,17 @@ class EmbeddedPlatform:
 
     name = "embedded"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, with_nats: bool = True) -> None:
         self.settings = settings
         self.directory = DataDirectory(settings.data)
-        self.nats = None if settings.nats_url else NatsServer(self.directory, settings.nats_port)
+        needs_nats = with_nats and not settings.nats_url
+        self.nats = NatsServer(self.directory, settings.nats_port) if needs_nats else None
         self.postgres = None if settings.database_url else PostgresServer(self.directory, settings.postgres_port)
         self._servers = [server for server in (self.nats, self.postgres) if server]
+
+    @property
+    def uses_directory(self) -> bool:
+        return bool(self._servers)
 
     @property
     def broker(self) -> Broker:
@@ -33,11 +39,11 @@ class EmbeddedPlatform:
 
     @property
     def database_url(self) -> str:
-        """PostgreSQL, embedded or not. Holds a password."""
+        """PostgreSQL, embedded or not, for psycopg. Holds a password."""
         if self.settings.database_url:
             return self.settings.database_url.get_secret_value()
         assert self.postgres is not None
-        return self.postgres.url
+        return self.postgres.address()
 
     async def start(self) -> None:
         if not self._servers:
@@ -71,28 +77,30 @@ class EmbeddedPlatform:
             for server in self._servers:
                 stack.push_async_callback(server.stop)
 
+    def kill(self) -> None:
+        for server in self._servers:
+            server.kill()
+
     @property
     def environment_file(self) -> str:
         """A file that another shell can source to reach these servers."""
         return str(self.directory.path / "env")
 
     def _write_environment_file(self) -> None:
-        lines = []
+        variables: dict[str, str] = {}
         if self.nats:
-            lines += [
-                f"export NATS_URL='{self.nats.url}'",
-                f"export NATS_CREDS='{self.nats.credentials_file('platform')}'",
-            ]
+            variables |= {"NATS_URL": self.nats.url, "NATS_CREDS": str(self.nats.credentials_file("platform"))}
         if self.postgres:
-            lines.append(f"export DATABASE_URL='{self.postgres.url}'")
-        self.directory.write_secret(self.directory.path / "env", "\n".join(lines) + "\n")
+            variables["DATABASE_URL"] = self.postgres.url
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        self.directory.write(self.directory.path / "env", "".join(lines))
 
 
 @asynccontextmanager
-async def use_platform(settings: Settings) -> AsyncIterator[EmbeddedPlatform]:
+async def use_platform(settings: Settings, *, with_nats: bool = True) -> AsyncIterator[EmbeddedPlatform]:
     """The platform of these settings: the one that runs already, else one that runs for as long as it is needed."""
-    platform = EmbeddedPlatform(settings)
-    if platform.directory.holder():
+    platform = EmbeddedPlatform(settings, with_nats=with_nats)
+    if platform.uses_directory and platform.directory.holder():
         platform.locate()
         yield platform
         return

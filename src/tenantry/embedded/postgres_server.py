@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -15,13 +14,16 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tenantry.embedded.child import Child, end_leftover
+from tenantry.embedded.child import Child, end_leftovers
 from tenantry.embedded.directory import DataDirectory
 from tenantry.embedded.ports import HOST, settle_port
 from tenantry.errors import PackageMissing, ServerFailed
 
 # Fast shutdown: open transactions are rolled back, everything committed is on disk.
 STOP_SIGNAL: Final = signal.SIGINT
+# Immediate shutdown: it takes its processes with it, as SIGKILL would not.
+FORCE_SIGNAL: Final = signal.SIGQUIT
+PROGRAMS: Final = ("postgres", "initdb")
 ADMIN: Final = "postgres"
 DATABASE: Final = "tenantry"
 ROOT_BECOMES: Final = "nobody"
@@ -48,27 +50,39 @@ class PostgresServer:
         self._folder = directory.path / "postgres"
         self._data = self._folder / "data"
         self._user = ROOT_BECOMES if os.geteuid() == 0 else ""
-        self._child = Child(self.name, self._folder, STOP_SIGNAL, self._user)
+        self._child = Child(self.name, self._folder, STOP_SIGNAL, FORCE_SIGNAL, self._user)
         self.port = 0
 
     @property
     def url(self) -> str:
-        """The address of the application's database, with its password."""
-        password = self._directory.secret("keys", "postgres-tenantry.password")
-        return f"postgresql://{DATABASE}:{password}@{HOST}:{self.port}/{DATABASE}"
+        """The address of the application's database, with its password, as every client understands it."""
+        return f"postgresql://{DATABASE}:{self._password(DATABASE)}@{HOST}:{self.port}/{DATABASE}"
+
+    def address(self, user: str = DATABASE, database: str = DATABASE) -> str:
+        """The same for libpq, made proof against PG* variables that are meant for another server."""
+        return make_conninfo(
+            host=HOST,
+            hostaddr=HOST,
+            port=self.port,
+            user=user,
+            password=self._password(user),
+            dbname=database,
+            sslmode="disable",
+            gssencmode="disable",
+        )
 
     async def start(self) -> None:
         self._directory.folder("postgres")
-        binaries = find_binaries()
-        end_leftover(self.name, self._data / "postmaster.pid", self._data, STOP_SIGNAL)
+        await end_leftovers(self.name, self._folder, PROGRAMS, STOP_SIGNAL, FORCE_SIGNAL)
         # Nobody is left, so the file can only mislead: its number may belong to an unrelated process by now.
         (self._data / "postmaster.pid").unlink(missing_ok=True)
-        if not (self._data / "PG_VERSION").exists():
+        binaries = self._runnable(find_binaries())
+        if not self._data.exists():
             await self._initialise(binaries)
         self.port = settle_port(self._directory, "postgres", self._wanted_port)
         options = [part for name, value in OPTIONS.items() for part in ("-c", f"{name}={value}")]
         self._child.spawn([binaries / "postgres", "-D", self._data, "-p", str(self.port), *options])
-        await self._child.until_ready(self.port, self._accepts_connections)
+        await self._child.until_ready(self.port, self._why_no_connection)
         await self._establish_database()
 
     def locate(self) -> None:
@@ -81,57 +95,76 @@ class PostgresServer:
     async def stop(self) -> None:
         await self._child.stop()
 
+    def kill(self) -> None:
+        self._child.kill()
+
+    def _runnable(self, binaries: Path) -> Path:
+        """The programs, or a copy of them if they lie where the user that root becomes may not go."""
+        if not self._user or all(
+            folder.stat().st_mode & 0o001 for folder in (binaries / "postgres", *binaries.parents)
+        ):
+            return binaries
+        package = binaries.parents[1]
+        copy = self._directory.folder("postgres", "programs") / package.name
+        # The libraries beside the package are found by their relative place.
+        for source in (package.with_name(f"{package.name}.libs"), package):
+            target = copy.with_name(source.name)
+            if source.exists() and not (target / ".complete").exists():
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.copytree(source, target)
+                for path in [target, *target.rglob("*")]:
+                    path.chmod(path.stat().st_mode | (0o055 if path.is_dir() or path.stat().st_mode & 0o100 else 0o044))
+                (target / ".complete").touch()
+        return copy / binaries.relative_to(package)
+
     async def _initialise(self, binaries: Path) -> None:
         """Create the cluster aside and move it into place: one that a crash left half made is never used."""
-        draft = self._folder / "data.new"
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(mode=0o700)
-        maker = Child("initdb", self._folder, STOP_SIGNAL, self._user)
-        with tempfile.NamedTemporaryFile("w", dir=self._folder) as password_file:
-            password_file.write(self._admin_password())
-            password_file.flush()
-            if self._user:
-                owner = pwd.getpwnam(self._user)
-                os.chown(draft, owner.pw_uid, owner.pw_gid)
-                os.chown(password_file.name, owner.pw_uid, owner.pw_gid)
-            command: list[str | Path] = [binaries / "initdb", "-D", draft, "-U", ADMIN, "--pwfile", password_file.name]
-            maker.spawn([*command, "--auth=scram-sha-256", "--encoding=UTF8", *LOCALE])
-            await maker.until_done()
-        shutil.rmtree(self._data, ignore_errors=True)
-        draft.rename(self._data)
+        aside = self._folder / "new"
+        shutil.rmtree(aside, ignore_errors=True)
+        data, password = aside / "data", aside / "password"
+        data.mkdir(parents=True, mode=0o700)
+        self._directory.write(password, self._password(ADMIN))
+        if self._user:
+            owner = pwd.getpwnam(self._user)
+            for path in (aside, data, password):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+        command: list[str | Path] = [binaries / "initdb", "-D", data, "-U", ADMIN, "--pwfile", password]
+        maker = Child("initdb", self._folder, signal.SIGTERM, signal.SIGKILL, self._user)
+        maker.spawn([*command, "--auth=scram-sha-256", "--encoding=UTF8", *LOCALE])
+        await maker.until_done()
+        data.rename(self._data)
+        shutil.rmtree(aside)
 
     async def _establish_database(self) -> None:
         """Create the application's role and database where they are missing."""
-        password = self._directory.secret("keys", "postgres-tenantry.password")
-        async with await psycopg.AsyncConnection.connect(self.admin_address(), autocommit=True) as connection:
+        async with await psycopg.AsyncConnection.connect(
+            self.address(ADMIN, "postgres"), autocommit=True
+        ) as connection:
             roles = await connection.execute("select 1 from pg_roles where rolname = %s", [DATABASE])
             if not await roles.fetchone():
                 statement = sql.SQL("create role {} login password {}")
-                await connection.execute(statement.format(sql.Identifier(DATABASE), sql.Literal(password)))
+                password = sql.Literal(self._password(DATABASE))
+                await connection.execute(statement.format(sql.Identifier(DATABASE), password))
             databases = await connection.execute("select 1 from pg_database where datname = %s", [DATABASE])
             if not await databases.fetchone():
                 statement = sql.SQL("create database {0} owner {0}")
                 await connection.execute(statement.format(sql.Identifier(DATABASE)))
 
-    async def _accepts_connections(self) -> bool:
+    async def _why_no_connection(self) -> str:
         try:
-            connection = await psycopg.AsyncConnection.connect(self.admin_address(), connect_timeout=2)
+            connection = await psycopg.AsyncConnection.connect(self.address(ADMIN, "postgres"), connect_timeout=2)
         except psycopg.OperationalError as problem:
             if "password authentication failed" in str(problem):
                 raise ServerFailed(
                     f"the password in {self._directory.path / 'keys'} is not the one of the database in {self._data}; "
                     "restore the keys folder that belongs to it"
                 ) from None
-            return False
+            return str(problem).strip()
         await connection.close()
-        return True
+        return ""
 
-    def admin_address(self) -> str:
-        """The address of the superuser, for creating roles and databases."""
-        return make_conninfo(host=HOST, port=self.port, user=ADMIN, password=self._admin_password(), dbname="postgres")
-
-    def _admin_password(self) -> str:
-        return self._directory.secret("keys", "postgres-admin.password")
+    def _password(self, user: str) -> str:
+        return self._directory.secret(f"postgres-{user}.password")
 
 
 def find_binaries() -> Path:

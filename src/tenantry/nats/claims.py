@@ -64,19 +64,24 @@ class Permission(_Omitting, frozen=True, kw_only=True):
     deny: list[str] = []
 
 
-class Responses(_Omitting, frozen=True, kw_only=True):
+class Responses(msgspec.Struct, frozen=True, kw_only=True):
     """Leave to answer requests: how many messages, and for how many nanoseconds."""
 
     max: int = 1
     ttl: int = 0
 
 
-class UserPermissions(_Omitting, frozen=True, kw_only=True):
-    """What a user of an account may do."""
+class Permissions(_Omitting, frozen=True, kw_only=True):
+    """Which subjects may be used."""
 
     pub: Permission = Permission()
     sub: Permission = Permission()
     resp: Responses | None = None
+
+
+class UserPermissions(Permissions, frozen=True, kw_only=True):
+    """What a user of an account may do."""
+
     subs: int = UNLIMITED
     data: int = UNLIMITED
     payload: int = UNLIMITED
@@ -103,7 +108,7 @@ def account_claims(
     limits: AccountLimits = UNLIMITED_JETSTREAM,
     signing_keys: tuple[str, ...] = (),
     revoked_users: dict[str, int] | None = None,
-    default_permissions: UserPermissions | None = None,
+    default_permissions: Permissions | None = None,
     imports: list[dict[str, Any]] | None = None,
     exports: list[dict[str, Any]] | None = None,
     description: str = "",
@@ -161,7 +166,7 @@ def issue_user(
 ) -> Credentials:
     """A new user of the account with a key of its own, for `lifetime` seconds or for good."""
     key = Key.generate(Role.USER)
-    expires_at = int(time.time() + lifetime) if lifetime else None
+    expires_at = None if lifetime is None else int(time.time() + lifetime)
     jwt = user_claims(
         account, key.public, name, permissions=permissions, issuer_account=issuer_account, expires_at=expires_at
     )
@@ -181,7 +186,7 @@ def sign(
     claims: dict[str, Any] = {"iat": int(time.time()), "iss": issuer.public, "sub": subject}
     if name:
         claims["name"] = name
-    if expires_at:
+    if expires_at is not None:
         claims["exp"] = expires_at
     claims["nats"] = body | {"type": kind, "version": VERSION}
     digest = hashlib.new("sha512_256", msgspec.json.encode(claims)).digest()

@@ -60,38 +60,32 @@ class Migrations:
     async def pending(self, connection: Connection) -> list[Migration]:
         """What is still to be applied. A database that is ahead of us, or that had other migrations, is refused."""
         applied = await self._applied(connection)
+        if unknown := applied.keys() - {migration.version for migration in self.all}:
+            raise SchemaTooNew(
+                f"the database has migration {max(unknown):04} and this release knows {len(self.all)}; "
+                "run the release that migrated it, or a newer one"
+            )
         for migration in self.all:
-            recorded = applied.pop(migration.version, None)
-            if recorded is not None and recorded != migration.checksum:
+            if applied.get(migration.version, migration.checksum) != migration.checksum:
                 raise MigrationChanged(
                     f"migration {migration.version:04} ({migration.name}) was changed after it had been applied here; "
                     "restore the file and make the change a new migration"
                 )
-        if applied:
-            raise SchemaTooNew(
-                f"the database has migration {max(applied):04} and this release knows {len(self.all)}; "
-                "run the release that migrated it, or a newer one"
-            )
-        done = await self._applied(connection)
-        return [migration for migration in self.all if migration.version not in done]
+        return [migration for migration in self.all if migration.version not in applied]
 
     async def apply(self, connection: Connection) -> list[Migration]:
         """Bring the database up to date; the connection must be in autocommit mode. Returns what was applied."""
         applied: list[Migration] = []
+        # Held until the connection ends, should one of them fail.
         await _sql.execute(connection, "lock_migrations", {"lock": LOCK})
-        try:
-            for migration in await self.pending(connection):
-                with MIGRATION_APPLIED.span(version=migration.version, name=migration.name):
-                    async with connection.transaction():
-                        await connection.execute(migration.statements)
-                        await _sql.execute(
-                            connection,
-                            "record_migration",
-                            {"version": migration.version, "name": migration.name, "checksum": migration.checksum},
-                        )
-                applied.append(migration)
-        finally:
-            await _sql.execute(connection, "unlock_migrations", {"lock": LOCK})
+        for migration in await self.pending(connection):
+            record = {"version": migration.version, "name": migration.name, "checksum": migration.checksum}
+            with MIGRATION_APPLIED.span(version=migration.version, name=migration.name):
+                async with connection.transaction():
+                    await connection.execute(migration.statements)
+                    await _sql.execute(connection, "record_migration", record)
+            applied.append(migration)
+        await _sql.execute(connection, "unlock_migrations", {"lock": LOCK})
         return applied
 
     async def require_current(self, connection: Connection) -> None:

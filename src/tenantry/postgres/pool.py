@@ -48,16 +48,19 @@ async def connect(url: str, *, autocommit: bool = False) -> AsyncIterator[AsyncC
         raise DatabaseUnreachable(
             f"cannot connect to PostgreSQL at {_place(url)}: {_first_line(problem)}; check DATABASE_URL"
         ) from problem
+    except psycopg.ProgrammingError:
+        # The driver's own words would repeat the address, and with it the password.
+        raise DatabaseUnreachable(
+            "expected DATABASE_URL to be an address like postgresql://user:password@host:5432/database, with special "
+            "characters of the password as %XX, got something else"
+        ) from None
     async with connection:
         yield connection
 
 
 def _place(url: str) -> str:
     """Host, port and database, without the password."""
-    try:
-        parts = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        return "an address that cannot be read"
+    parts = conninfo_to_dict(url)
     return f"{parts.get('host', 'the default host')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
 

@@ -31,3 +31,6 @@ class Schema:
 
     async def stop(self) -> None:
         pass
+
+    def kill(self) -> None:
+        pass

@@ -60,9 +60,11 @@ class TestPlatform:
         """The address of an empty database that the application's role owns; dropped at the end."""
         name = f"test_{uuid.uuid4().hex}"
         identifier, owner = sql.Identifier(name), sql.Identifier("tenantry")
-        async with await psycopg.AsyncConnection.connect(self.postgres.admin_address(), autocommit=True) as admin:
+        async with await psycopg.AsyncConnection.connect(
+            self.postgres.address("postgres", "postgres"), autocommit=True
+        ) as admin:
             await admin.execute(sql.SQL("create database {} owner {}").format(identifier, owner))
             try:
-                yield self.postgres.url.rpartition("/")[0] + f"/{name}"
+                yield self.postgres.url.removesuffix("/tenantry") + f"/{name}"
             finally:
                 await admin.execute(sql.SQL("drop database {} with (force)").format(identifier))
