@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tenantry.embedded.child import Child
 from tenantry.embedded.nats_server import find_nats_server
 from tenantry.embedded.ports import HOST, free_port
+from tests.processes import wait_for
 
 
 class OwnServer:
@@ -48,7 +50,10 @@ class OwnServer:
     def frozen(self) -> Iterator[None]:
         """The server stands still: it neither answers nor ends the connection."""
         assert self._child.process is not None
-        self._child.process.send_signal(signal.SIGSTOP)
+        server = psutil.Process(self._child.process.pid)
+        server.suspend()
+        # Every thread has to have stopped: one that goes on for an instant could still answer.
+        wait_for(lambda: all(_is_halted(thread.id) for thread in server.threads()))
         try:
             yield
         finally:
@@ -61,6 +66,10 @@ class OwnServer:
             return str(problem)
         writer.close()
         return ""
+
+
+def _is_halted(thread: int) -> bool:
+    return bool(psutil.Process(thread).status() == psutil.STATUS_STOPPED)
 
 
 StartServer = Callable[[str], Awaitable[OwnServer]]
