@@ -30,6 +30,7 @@ class Servers:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="tenantry-tests-"))
+        open_to_others(self.folder)
         self.platform = TestPlatform(self.folder)
         os.environ[FOLDER_VARIABLE] = str(self.folder)
 
@@ -41,14 +42,30 @@ class Servers:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def open_to_others(folder: Path) -> None:
+    """Let the user as whom root runs PostgreSQL walk through."""
+    if os.geteuid() == 0:
+        folder.chmod(0o711)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     if not is_worker and not config.option.collectonly:
         config.pluginmanager.register(Servers())
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_folders_can_be_walked(tmp_path_factory: pytest.TempPathFactory) -> None:
+    base = tmp_path_factory.getbasetemp()
+    for folder in (base, *base.parents):
+        if folder.parent == Path(tempfile.gettempdir()).parent:
+            break
+        open_to_others(folder)
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    open_to_others(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     for variable in list(os.environ):

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import psutil
 
+from tenantry.embedded.child import find_processes
+from tenantry.embedded.postgres_server import process_marks
+
 TENANTRY = Path(sys.executable).parent / "tenantry"
 PATIENCE = 60.0
 
@@ -61,11 +64,8 @@ class Up:
     @property
     def servers(self) -> list[psutil.Process]:
         """The processes at work in this data directory, whoever their parent is: servers and what they started."""
-        return [
-            process
-            for process in psutil.process_iter(["cwd"])
-            if process.info["cwd"] and Path(process.info["cwd"]).is_relative_to(self.data)
-        ]
+        marks = [str(self.data), *process_marks(self.data / "postgres")]
+        return find_processes(["nats-server", "postgres", "initdb"], marks)
 
     def server(self, name: str) -> psutil.Process:
         """The server itself, and not what it started."""

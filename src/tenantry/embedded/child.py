@@ -148,14 +148,14 @@ class Child:
 
 
 async def end_leftovers(
-    name: str, folder: Path, programs: Sequence[str], stop_signal: signal.Signals, force_signal: signal.Signals
+    name: str, programs: Sequence[str], marks: Sequence[str], stop_signal: signal.Signals, force_signal: signal.Signals
 ) -> None:
-    """End what a killed platform left behind in `folder`, so that nobody else writes there.
+    """End what a killed platform left behind, so that nobody else writes to the data.
 
     On Linux the kernel has told servers to stop already, and this waits for them; elsewhere this is what stops them.
     """
     for number in (stop_signal, force_signal, signal.SIGKILL):
-        left = _at_work_in(folder, programs)
+        left = find_processes(programs, marks)
         # A server ends its own processes; those whose server is gone are told themselves.
         for process in _without_their_children(left):
             if number == stop_signal:
@@ -167,15 +167,13 @@ async def end_leftovers(
             await asyncio.to_thread(psutil.wait_procs, left, STOP_SECONDS)
 
 
-def _at_work_in(folder: Path, programs: Sequence[str]) -> list[psutil.Process]:
-    """Servers and whatever they started work in their folder; no pid file can tell all of them."""
+def find_processes(programs: Sequence[str], marks: Sequence[str]) -> list[psutil.Process]:
+    """Processes of these programs with one of the marks in their command line, which, unlike the rest, all may read."""
     found = []
     for process in psutil.process_iter():
-        try:
-            if process.name() in programs and Path(process.cwd()).is_relative_to(folder):
+        with suppress(psutil.Error):
+            if process.name() in programs and any(mark in part for part in process.cmdline() for mark in marks):
                 found.append(process)
-        except (psutil.Error, OSError):
-            continue
     return found
 
 

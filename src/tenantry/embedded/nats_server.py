@@ -68,7 +68,7 @@ class NatsServer:
 
     async def start(self) -> None:
         folder = self._directory.folder("nats")
-        await end_leftovers(self.name, folder, PROGRAMS, STOP_SIGNAL, FORCE_SIGNAL)
+        await end_leftovers(self.name, PROGRAMS, [str(folder)], STOP_SIGNAL, FORCE_SIGNAL)
         self.port = settle_port(self._directory, "nats", self._wanted_port)
         # Nobody but ourselves relies on where the health of the server is asked for.
         self._monitor_port = settle_port(self._directory, "nats_monitor", 0)

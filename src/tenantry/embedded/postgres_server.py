@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import shutil
@@ -73,14 +74,15 @@ class PostgresServer:
 
     async def start(self) -> None:
         self._directory.folder("postgres")
-        await end_leftovers(self.name, self._folder, PROGRAMS, STOP_SIGNAL, FORCE_SIGNAL)
+        await end_leftovers(self.name, PROGRAMS, process_marks(self._folder), STOP_SIGNAL, FORCE_SIGNAL)
         # Nobody is left, so the file can only mislead: its number may belong to an unrelated process by now.
         (self._data / "postmaster.pid").unlink(missing_ok=True)
         binaries = self._runnable(find_binaries())
         if not self._data.exists():
             await self._initialise(binaries)
         self.port = settle_port(self._directory, "postgres", self._wanted_port)
-        options = [part for name, value in OPTIONS.items() for part in ("-c", f"{name}={value}")]
+        settings = OPTIONS | {"cluster_name": process_marks(self._folder)[1]}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self._child.spawn([binaries / "postgres", "-D", self._data, "-p", str(self.port), *options])
         await self._child.until_ready(self.port, self._why_no_connection)
         await self._establish_database()
@@ -165,6 +167,11 @@ class PostgresServer:
 
     def _password(self, user: str) -> str:
         return self._directory.secret(f"postgres-{user}.password")
+
+
+def process_marks(folder: Path) -> tuple[str, str]:
+    """What tells our processes from others: the folder, and a name that each of them has in its title."""
+    return str(folder), f"tenantry-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 
 def find_binaries() -> Path:
