@@ -38,23 +38,7 @@ _PARTS = {
 Extension = str | int | bool
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A CloudEvents 1.0 envelope. `data` stays the JSON it came as; nothing here needs to look inside."""
-
-    id: str
-    source: str
-    type: str
-    specversion: str = "1.0"
-    subject: str | None = None
-    time: datetime | None = None
-    datacontenttype: str | None = None
-    dataschema: str | None = None
-    data: msgspec.Raw = msgspec.Raw(b"")
-    data_base64: str | None = None
-    extensions: dict[str, Extension] = {}
-
-
-class _Envelope(msgspec.Struct):
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """The attributes as the wire has them; everything else in the object is an extension."""
 
     specversion: str
@@ -67,6 +51,13 @@ class _Envelope(msgspec.Struct):
     dataschema: str | None = None
     data: msgspec.Raw = msgspec.Raw(b"")
     data_base64: str | None = None
+
+
+class Event(_Envelope, frozen=True, kw_only=True):
+    """A CloudEvents 1.0 envelope. `data` stays the JSON it came as; nothing here needs to look inside."""
+
+    specversion: str = "1.0"
+    extensions: dict[str, Extension] = {}
 
 
 _ATTRIBUTES: Final = frozenset(_Envelope.__struct_fields__)

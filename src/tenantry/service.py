@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tenantry.errors import TenantryError
@@ -42,6 +43,26 @@ class Service(Protocol):
 
     def kill(self) -> None:
         """Leave nothing running, at once and without waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A service that only has to have started: those after it rely on what it made sure of."""
+
+    name: str
+    pass_through: Callable[[], Awaitable[object]]
+
+    async def start(self) -> None:
+        await self.pass_through()
+
+    async def run(self) -> None:
+        await forever()
+
+    async def stop(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
 
 
 class Forced(TenantryError):

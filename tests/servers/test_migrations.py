@@ -11,10 +11,9 @@ import psycopg
 import pytest
 
 from tenantry.errors import DatabaseUnreachable, MigrationChanged, SchemaTooNew, SchemaTooOld
-from tenantry.postgres.migrations import Migrations
+from tenantry.postgres.migrations import Migrations, ensure_schema
 from tenantry.postgres.pool import connect, open_pool
 from tenantry.postgres.queries import Connection
-from tenantry.postgres.schema import Schema
 from tenantry.testing import TestPlatform
 
 
@@ -140,9 +139,9 @@ def test_a_hole_in_the_numbers_is_refused(tmp_path: Path) -> None:
 
 async def test_a_database_of_others_is_checked_and_never_migrated(database: str) -> None:
     with pytest.raises(SchemaTooOld):
-        await Schema(lambda: database, may_migrate=False).start()
-    await Schema(lambda: database, may_migrate=True).start()
-    await Schema(lambda: database, may_migrate=False).start()
+        await ensure_schema(database, may_migrate=False)
+    await ensure_schema(database, may_migrate=True)
+    await ensure_schema(database, may_migrate=False)
 
 
 async def test_a_pool_says_why_it_cannot_connect_without_the_password() -> None:

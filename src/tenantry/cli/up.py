@@ -19,10 +19,10 @@ from tenantry.cli.output import console, print_json
 from tenantry.config import Settings
 from tenantry.demo import Demo
 from tenantry.embedded.platform import EmbeddedPlatform
-from tenantry.nats.reach import Reach
+from tenantry.nats.reach import require_jetstream
 from tenantry.observe.logs import log_signals
-from tenantry.postgres.schema import Schema
-from tenantry.service import Service, forever, run_services
+from tenantry.postgres.migrations import ensure_schema
+from tenantry.service import Gate, Service, forever, run_services
 
 REFRESH_SECONDS = 0.5
 PLAIN_REFRESH_SECONDS = 5.0
@@ -59,8 +59,8 @@ async def _up(settings: Settings, with_demo: bool, seconds: float | None, quiet:
     face = Face(platform, demo, seconds, quiet)
     services: list[Service] = [
         platform,
-        Reach(lambda: platform.broker),
-        Schema(lambda: platform.database_url, may_migrate=platform.postgres is not None),
+        Gate("nats", lambda: require_jetstream(platform.broker)),
+        Gate("schema", lambda: ensure_schema(platform.database_url, may_migrate=platform.postgres is not None)),
         *([demo] if demo else []),
         face,
     ]

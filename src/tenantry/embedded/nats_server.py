@@ -45,7 +45,7 @@ class NatsServer:
         self._directory = directory
         self._wanted_port = port
         self._folder = directory.path / "nats"
-        self._child = Child(self.name, self._folder, STOP_SIGNAL, FORCE_SIGNAL)
+        self.child = Child(self.name, self._folder, STOP_SIGNAL, FORCE_SIGNAL)
         self._monitor_port = 0
         self.port = 0
 
@@ -76,22 +76,13 @@ class NatsServer:
         self._establish_accounts()
         config = folder / "server.conf"
         config.write_text(self._configuration())
-        self._child.spawn([find_nats_server(), "--config", config], GO_RUNTIME)
-        await self._child.until_ready(self.port, self._why_not_healthy)
+        self.child.spawn([find_nats_server(), "--config", config], GO_RUNTIME)
+        await self.child.until_ready(self.port, self._why_not_healthy)
 
     def locate(self) -> None:
         """Learn port and keys from what the process that runs the server has written."""
         self.port = self._directory.remembered().get("nats_port", 0)
         self.identity = self._read_identity()
-
-    async def run(self) -> None:
-        await self._child.until_ended()
-
-    async def stop(self) -> None:
-        await self._child.stop()
-
-    def kill(self) -> None:
-        self._child.kill()
 
     def _broker(self, account: str) -> Broker:
         return Broker(self.url, Credentials.from_text(self._directory.secret(f"{account}.creds")))

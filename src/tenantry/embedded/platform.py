@@ -64,7 +64,7 @@ class EmbeddedPlatform:
     async def run(self) -> None:
         if not self._servers:
             await forever()
-        watching = [asyncio.ensure_future(server.run()) for server in self._servers]
+        watching = [asyncio.ensure_future(server.child.until_ended()) for server in self._servers]
         try:
             await asyncio.gather(*watching)
         finally:
@@ -75,11 +75,11 @@ class EmbeddedPlatform:
         async with AsyncExitStack() as stack:
             stack.callback(self.directory.release)
             for server in self._servers:
-                stack.push_async_callback(server.stop)
+                stack.push_async_callback(server.child.stop)
 
     def kill(self) -> None:
         for server in self._servers:
-            server.kill()
+            server.child.kill()
 
     @property
     def environment_file(self) -> str:

@@ -51,7 +51,7 @@ class PostgresServer:
         self._folder = directory.path / "postgres"
         self._data = self._folder / "data"
         self._user = ROOT_BECOMES if os.geteuid() == 0 else ""
-        self._child = Child(self.name, self._folder, STOP_SIGNAL, FORCE_SIGNAL, self._user)
+        self.child = Child(self.name, self._folder, STOP_SIGNAL, FORCE_SIGNAL, self._user)
         self.port = 0
 
     @property
@@ -83,22 +83,13 @@ class PostgresServer:
         self.port = settle_port(self._directory, "postgres", self._wanted_port)
         settings = OPTIONS | {"cluster_name": process_marks(self._folder)[1]}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        self._child.spawn([binaries / "postgres", "-D", self._data, "-p", str(self.port), *options])
-        await self._child.until_ready(self.port, self._why_no_connection)
+        self.child.spawn([binaries / "postgres", "-D", self._data, "-p", str(self.port), *options])
+        await self.child.until_ready(self.port, self._why_no_connection)
         await self._establish_database()
 
     def locate(self) -> None:
         """Learn the port from what the process that runs the server has written."""
         self.port = self._directory.remembered().get("postgres_port", 0)
-
-    async def run(self) -> None:
-        await self._child.until_ended()
-
-    async def stop(self) -> None:
-        await self._child.stop()
-
-    def kill(self) -> None:
-        self._child.kill()
 
     def _runnable(self, binaries: Path) -> Path:
         """The programs, or a copy of them if they lie where the user that root becomes may not go."""
@@ -114,8 +105,8 @@ class PostgresServer:
             if source.exists() and not (target / ".complete").exists():
                 shutil.rmtree(target, ignore_errors=True)
                 shutil.copytree(source, target)
-                for path in [target, *target.rglob("*")]:
-                    path.chmod(path.stat().st_mode | (0o055 if path.is_dir() or path.stat().st_mode & 0o100 else 0o044))
+                for path in (target, *target.rglob("*")):
+                    path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
                 (target / ".complete").touch()
         return copy / binaries.relative_to(package)
 

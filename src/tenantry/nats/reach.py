@@ -1,8 +1,6 @@
-"""NATS as a service: nothing that starts after it has to wonder whether JetStream is there."""
+"""Whether NATS can be reached and used."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import nats.errors
 import nats.js.errors
@@ -10,7 +8,6 @@ from nats.js.api import AccountInfo
 
 from tenantry.errors import BrokerRefused
 from tenantry.nats.connections import Broker, connect
-from tenantry.service import forever
 
 
 async def require_jetstream(broker: Broker) -> tuple[str, AccountInfo]:
@@ -24,24 +21,3 @@ async def require_jetstream(broker: Broker) -> tuple[str, AccountInfo]:
                 f"NATS answers, but JetStream does not: {problem}; turn it on, for the server and for this account"
             ) from problem
         return f"{version.major}.{version.minor}.{version.patch}", info
-
-
-class Reach:
-    """Makes sure, before others start, that the broker can be reached and used."""
-
-    name = "nats"
-
-    def __init__(self, broker: Callable[[], Broker]) -> None:
-        self._broker = broker
-
-    async def start(self) -> None:
-        await require_jetstream(self._broker())
-
-    async def run(self) -> None:
-        await forever()
-
-    async def stop(self) -> None:
-        pass
-
-    def kill(self) -> None:
-        pass

@@ -14,6 +14,7 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 from tenantry.errors import MigrationChanged, SchemaTooNew, SchemaTooOld
+from tenantry.postgres.pool import connect
 from tenantry.postgres.queries import Connection, SqlFolder
 from tenantry.telemetry import signal
 
@@ -102,3 +103,10 @@ class Migrations:
             return {}
         rows = await _sql.fetch_all(connection, "applied_migrations")
         return {row["version"]: row["checksum"] for row in rows}
+
+
+async def ensure_schema(database_url: str, *, may_migrate: bool) -> None:
+    """Migrate a database that is ours alone; of one that others run, only check that it fits."""
+    async with connect(database_url, autocommit=True) as connection:
+        migrations = Migrations()
+        await (migrations.apply if may_migrate else migrations.require_current)(connection)
