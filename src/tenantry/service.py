@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from tenantry.errors import TenantryError
+from tenantry.errors import Forced
 from tenantry.telemetry import signal as declare
 
 SERVICE_STARTED = declare("service.started", "A service is ready.", "service", "seconds", "error", level="debug")
@@ -63,10 +63,6 @@ class Gate:
 
     def kill(self) -> None:
         pass
-
-
-class Forced(TenantryError):
-    """A second signal came while draining."""
 
 
 async def forever() -> None:

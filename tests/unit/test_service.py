@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tenantry.service import Forced, run_services
+from tenantry.errors import Forced
+from tenantry.service import run_services
 
 
 class Recorder:

