@@ -104,6 +104,7 @@ class _Publishing:
         self._first_reply = 0
         self._unanswered: dict[int, Message] = {}
         self._unanswered_bytes = 0
+        self._nobody_took: dict[int, Message] = {}
         self._sent_twice_below = 0
         self._last_read = time.monotonic()
         self._losses = 0
@@ -227,12 +228,17 @@ class _Publishing:
         position = int(number) - self._first_reply
         if position not in self._unanswered:
             return self._require_asked(int(number))
-        self._fail(position, self._error_in(answer, self._unanswered[position].subject))
+        message = self._unanswered[position]
+        error = self._error_in(answer, message.subject)
+        if error.code == 503 and message.id is not None:
+            # Either there is no stream, or the server is about to go, and ends its streams before its connections.
+            self._nobody_took[position] = message
+        self._fail(position, error)
 
     @staticmethod
     def _error_in(answer: Delivery, subject: str) -> PublishError:
         if answer.header.startswith(b"NATS/1.0 503"):
-            return PublishError(503, 0, f"no stream takes the subject {subject}")
+            return PublishError(503, 0, f"no stream takes the subject {subject} now")
         try:
             error = json.loads(answer.payload)["error"]
             code, err_code = int(error["code"]), int(error.get("err_code", 0))
@@ -252,6 +258,7 @@ class _Publishing:
         for position, message in list(self._unanswered.items()):
             if message.id is None:
                 self._fail(position, PublishError(503, 0, str(lost), certain=False))
+        self._take_back_what_nobody_took()
         self._sent_twice_below = len(self._result.sequences)
         while True:
             self._losses += 1
@@ -266,6 +273,13 @@ class _Publishing:
                 return self._repeat()
             except ConnectionLost as again:
                 lost = again
+
+    def _take_back_what_nobody_took(self) -> None:
+        for position, message in self._nobody_took.items():
+            del self._result.errors[position]
+            self._unanswered_bytes += len(message.payload)
+        self._unanswered = dict(sorted((self._unanswered | self._nobody_took).items()))
+        self._nobody_took = {}
 
     def _repeat(self) -> None:
         """Send what is unanswered once more, in its order."""

@@ -184,7 +184,9 @@ def _toml(file: Path) -> _Source:
     if found is None:
         raise ConfigError(f"expected the configuration file {file} to exist; check --config or {FILE_VARIABLE}")
     values = {key.removeprefix(ENV_PREFIX).lower() if key.isupper() else key: value for key, value in found.items()}
-    for key in values:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            raise ConfigError(f"{file} has a table [{key}], and settings are flat: write {key}_url = … and such")
         if key not in Settings.model_fields:
             raise ConfigError(f"{file} has a setting that does not exist: {key}{_suggestion(key)}")
     return _Source(f"file {file}", values)
@@ -206,9 +208,11 @@ def _explain(problem: ValidationError, origins: Mapping[str, str]) -> str:
     for error in problem.errors():
         name = str(error["loc"][0]).removeprefix(ENV_PREFIX).lower()
         origin = origins.get(name, "flag")
-        shown = "a secret" if _is_secret(name) else repr(error["input"])
+        problem_text = error["msg"].removeprefix("Value error, ")
+        if not _is_secret(name) and "got: " not in problem_text:
+            problem_text += f", got: {error['input']!r}"
         lines.append(
-            f"{name}: {error['msg']}, got: {shown} (from {origin}). It can be set by --{name.replace('_', '-')}, "
+            f"{name}: {problem_text} (from {origin}). It can be set by --{name.replace('_', '-')}, "
             f"{', '.join(variables(name))}, or {name} in {FILE_NAME}"
         )
     return "\n".join(lines)

@@ -69,7 +69,10 @@ class Demo:
 
     def __init__(self, platform: EmbeddedPlatform) -> None:
         if platform.nats is None:
-            raise ConfigError("the demo needs the embedded NATS, to give each tenant an account; unset NATS_URL")
+            raise ConfigError(
+                "the demo needs the embedded NATS, to give each tenant an account; "
+                "leave out --nats-url, and unset NATS_URL and NATS_CREDS"
+            )
         self._platform = platform
         self._server = platform.nats
         self._numbers = itertools.count(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -15,7 +16,7 @@ from typing import Any, Final, Protocol
 from tenantry.errors import Forced
 from tenantry.telemetry import signal as declare
 
-SERVICE_STARTED = declare("service.started", "A service is ready.", "service", "seconds", "error", level="debug")
+SERVICE_STARTED = declare("service.started", "A service is ready.", "service", "seconds", level="debug")
 SERVICE_STOPPED = declare("service.stopped", "A service has drained.", "service", "seconds", "error", level="debug")
 DRAIN_REQUESTED = declare("service.drain_requested", "A signal asked the process to end.", "signal")
 DRAIN_FORCED = declare(
@@ -135,8 +136,9 @@ async def _first(futures: list[asyncio.Future[Any]]) -> None:
 
 
 async def _start(service: Service) -> None:
-    with SERVICE_STARTED.span(service=service.name):
-        await service.start()
+    began = time.perf_counter()
+    await service.start()
+    SERVICE_STARTED.emit(service=service.name, seconds=time.perf_counter() - began)
 
 
 async def _stop(service: Service) -> Exception | None:

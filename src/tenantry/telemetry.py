@@ -53,7 +53,7 @@ class Signal:
         started = time.perf_counter()
         try:
             yield fields
-        except BaseException as error:
+        except Exception as error:
             fields["error"] = error
             raise
         finally:

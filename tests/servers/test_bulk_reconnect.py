@@ -22,6 +22,8 @@ from tenantry.nats.keys import Key, Role
 from tenantry.testing import TestPlatform
 from tests.servers.conftest import OwnServer, StartServer
 
+STREAM = b'{"name": "EVENTS", "subjects": ["events.>"], "allow_direct": true}'
+
 
 async def with_stream(start_server: StartServer) -> tuple[OwnServer, Broker]:
     server = await start_server("")
@@ -46,6 +48,32 @@ class Pausing:
                 self.halfway.set()
                 assert self.go_on.wait(60)
             yield Message("events.a", b"%d" % number, f"id-{number}" if self._with_ids else None)
+
+
+async def test_what_a_server_refuses_while_it_shuts_down_is_sent_again_in_order(start_server: StartServer) -> None:
+    """It ends its streams before its connections, and in between nobody takes what we publish."""
+    server, broker = await with_stream(start_server)
+
+    def without_pause() -> Iterator[Message]:
+        number = 0
+        while not stopped.is_set() or number % 1000:
+            yield Message("events.a", b"%d" % number, f"id-{number}")
+            number += 1
+
+    stopped = threading.Event()
+    with connect_bulk(broker, "test") as connection:
+        for _ in range(5):
+            stopped.clear()
+            connection.request("$JS.API.STREAM.DELETE.EVENTS", b"")
+            connection.request("$JS.API.STREAM.CREATE.EVENTS", STREAM)
+            publishing = asyncio.create_task(asyncio.to_thread(nats_bulk.publish, connection, without_pause()))
+            await asyncio.sleep(0.05)
+            await server.stop()
+            await server.start()
+            stopped.set()
+            result = await publishing
+            result.raise_for_errors()
+            assert result.sequences == list(range(1, len(result.sequences) + 1))
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])

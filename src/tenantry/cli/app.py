@@ -16,9 +16,17 @@ app = App(
 app.command(
     "tenantry.cli.up:up", group=RUN, help="Run the whole platform on this machine, with embedded servers by default."
 )
-app.command("tenantry.cli.migrate:migrate", group=RUN, help="Bring the database schema up to date.")
+app.command(
+    "tenantry.cli.migrate:migrate",
+    group=RUN,
+    help="Bring the database schema up to date. Safe to run at any time, and from several places at once.",
+)
 app.command("tenantry.cli.doctor:doctor", group=INSPECT, help="Check this machine and the servers, a line each.")
-app.command("tenantry.cli.bench:bench", group=INSPECT, help="Measure, against the usual way of doing it, in one run.")
+app.command(
+    "tenantry.cli.bench:bench",
+    group=INSPECT,
+    help="Measure against the usual way of doing it, in one run. Without a name: list the benchmarks.",
+)
 
 config = App(name="config", group=INSPECT, help="The settings and where they come from.")
 config.command("tenantry.cli.config:show", help="Show every setting, its value and where it came from.")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from cyclopts import Parameter
+
 from tenantry.bench import BENCHMARKS, run_benchmark
 from tenantry.cli.output import console, print_json, print_table
 from tenantry.errors import TenantryError
 
 
-def bench(name: str = "", /, *, quick: bool = False, json: bool = False) -> None:
+def bench(
+    name: Annotated[str, Parameter(help="What to measure.", show_default=False)] = "",
+    /,
+    *,
+    quick: bool = False,
+    json: bool = False,
+) -> None:
     """Measure one part of Tenantry beside the usual way of doing it. Without a name, list the benchmarks.
 
     Parameters

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from rich.markup import escape
+
 from tenantry.cli.options import DEFAULT, Options
 from tenantry.cli.output import console, print_json
 from tenantry.embedded.checkup import Checkup, Finding, State
@@ -31,5 +33,5 @@ def doctor(*, json: bool = False, options: Options = DEFAULT) -> None:
 
 
 def _print(finding: Finding) -> None:
-    console.print(f"{MARKS[finding.state]} [bold]{finding.name:<12}[/] ", end="")
-    console.print(finding.detail, markup=False)
+    line = f"{MARKS[finding.state]} [bold]{finding.name:<12}[/] {escape(finding.detail)}"
+    console.print(line, soft_wrap=True)

@@ -7,7 +7,7 @@ import asyncio
 from tenantry.cli.options import DEFAULT, Options
 from tenantry.cli.output import console, print_json
 from tenantry.config import Settings
-from tenantry.embedded.platform import use_platform
+from tenantry.embedded.platform import EmbeddedPlatform, use_platform
 from tenantry.postgres.migrations import Migration, Migrations
 from tenantry.postgres.pool import connect
 
@@ -37,9 +37,12 @@ def migrate(*, dry_run: bool = False, json: bool = False, options: Options = DEF
 
 
 async def _migrate(settings: Settings, dry_run: bool) -> list[Migration]:
+    migrations = Migrations()
+    postgres = EmbeddedPlatform(settings, with_nats=False).postgres
+    if dry_run and postgres and not postgres.is_initialised:
+        return migrations.all
     async with (
         use_platform(settings, with_nats=False) as platform,
         connect(platform.database_url, autocommit=True) as connection,
     ):
-        migrations = Migrations()
         return await (migrations.pending if dry_run else migrations.apply)(connection)

@@ -33,10 +33,10 @@ class Options:
     nats_tls_ca: Annotated[str | None, _about("nats_tls_ca")] = None
     nats_tls_cert: Annotated[str | None, _about("nats_tls_cert")] = None
     nats_tls_key: Annotated[str | None, _about("nats_tls_key")] = None
-    nats_port: Annotated[str | None, _about("nats_port")] = None
+    nats_port: Annotated[int | None, _about("nats_port")] = None
     database_url: Annotated[str | None, _about("database_url")] = None
-    database_pool: Annotated[str | None, _about("database_pool")] = None
-    postgres_port: Annotated[str | None, _about("postgres_port")] = None
+    database_pool: Annotated[int | None, _about("database_pool")] = None
+    postgres_port: Annotated[int | None, _about("postgres_port")] = None
     java_home: Annotated[str | None, _about("java_home")] = None
     log_level: Annotated[str | None, _about("log_level")] = None
     log_format: Annotated[str | None, _about("log_format")] = None

@@ -1,4 +1,4 @@
-"""How commands print: tables for people, one JSON document a line for programs."""
+"""How commands print: aligned columns for people, one JSON document a line for programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 console = Console(highlight=False)
 
@@ -17,9 +17,8 @@ def print_json(document: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    """One line a row, however long: a path that was broken in two cannot be copied."""
+    widths = [max(len(row[place]) for row in [columns, *rows]) for place in range(len(columns))]
+    for number, row in enumerate([columns, *rows]):
+        line = "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
+        console.print(Text(line, style="bold" if number == 0 else ""), soft_wrap=True)

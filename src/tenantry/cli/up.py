@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tenantry.cli.options import DEFAULT, Options
 from tenantry.cli.output import console, print_json
-from tenantry.config import Settings
+from tenantry.config import Settings, without_secrets
 from tenantry.demo import Demo
 from tenantry.embedded.platform import EmbeddedPlatform
 from tenantry.nats.reach import require_jetstream
@@ -116,27 +116,34 @@ class Face:
     def _say_ready(self) -> None:
         platform = self._platform
         console.print(f"[bold green]Tenantry is ready[/] after {self._ready_after:.1f} s. Ctrl-C stops it.")
-        console.print(f"  data      {escape(str(platform.directory.path))}")
-        if platform.nats:
-            console.print(f"  NATS      {platform.nats.url}  [dim](operator mode; JetStream)[/]")
-        if platform.postgres:
-            console.print(f"  Postgres  127.0.0.1:{platform.postgres.port}  [dim](database tenantry)[/]")
-        if platform.nats or platform.postgres:
-            console.print(
-                f"  To use them from another shell:  [bold]. {escape(_shell_path(platform.environment_file))}[/]"
-            )
+        nats = "(operator mode, JetStream)" if platform.nats else "(not embedded)"
+        postgres = "(database tenantry)" if platform.postgres else "(not embedded)"
+        lines = [
+            f"  NATS      {escape(without_secrets(platform.broker.url))}  [dim]{nats}[/]",
+            f"  Postgres  {escape(self._database_place())}  [dim]{postgres}[/]",
+        ]
+        if platform.uses_directory:
+            shell = escape(_shell_path(platform.environment_file))
+            lines.insert(0, f"  data      {escape(str(platform.directory.path))}")
+            lines.append(f"  To use them from another shell:  [bold]. {shell}[/]")
+        for line in lines:
+            console.print(line, soft_wrap=True)
+
+    def _database_place(self) -> str:
+        if self._platform.postgres:
+            return f"127.0.0.1:{self._platform.postgres.port}"
+        return without_secrets(self._platform.database_url)
 
     async def _show_demo(self) -> None:
-        assert self._demo is not None
-        if not sys.stdout.isatty():
+        try:
+            if sys.stdout.isatty():
+                with Live(self._demo_table(), console=console, auto_refresh=False, transient=True) as live:
+                    while True:
+                        await asyncio.sleep(REFRESH_SECONDS)
+                        live.update(self._demo_table(), refresh=True)
             while True:
                 await asyncio.sleep(PLAIN_REFRESH_SECONDS)
                 console.print(self._demo_table())
-        try:
-            with Live(self._demo_table(), console=console, auto_refresh=False, transient=True) as live:
-                while True:
-                    await asyncio.sleep(REFRESH_SECONDS)
-                    live.update(self._demo_table(), refresh=True)
         finally:
             console.print(self._demo_table())
 

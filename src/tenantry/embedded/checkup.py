@@ -116,16 +116,16 @@ class Checkup:
 
     async def _ports(self) -> tuple[State, str]:
         remembered = self._platform.directory.remembered()
-        ports = {name: remembered[name] for name in ("nats_port", "postgres_port") if name in remembered}
-        shown = ", ".join(f"{name.removesuffix('_port')} {port}" for name, port in ports.items())
-        if not ports:
+        wanted = {"nats": self._settings.nats_port, "postgres": self._settings.postgres_port}
+        ports = {use: port or remembered.get(f"{use}_port") for use, port in wanted.items()}
+        shown = ", ".join(f"{use} {port}" for use, port in ports.items() if port)
+        if not shown:
             return State.IDLE, "chosen at the first start"
-        problems = [f"{port} {why}" for port in ports.values() if not self._running and (why := why_not_free(port))]
-        if problems:
-            return (
-                State.WRONG,
-                f"{'; '.join(problems)}; stop those, or choose anew with --nats-port 0, --postgres-port 0",
-            )
+        taken = [
+            f"{port} {why}" for port in ports.values() if port and not self._running and (why := why_not_free(port))
+        ]
+        if taken:
+            return State.WRONG, f"{'; '.join(taken)}; stop that, or choose anew with --nats-port 0, --postgres-port 0"
         return State.OK, shown
 
     async def _nats(self) -> tuple[State, str]:

@@ -22,6 +22,7 @@ class EmbeddedPlatform:
 
     def __init__(self, settings: Settings, *, with_nats: bool = True) -> None:
         self.settings = settings
+        self._is_whole = with_nats
         self.directory = DataDirectory(settings.data)
         needs_nats = with_nats and not settings.nats_url
         self.nats = NatsServer(self.directory, settings.nats_port) if needs_nats else None
@@ -54,7 +55,8 @@ class EmbeddedPlatform:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        self._write_environment_file()
+        if self._is_whole:
+            self._write_environment_file()
 
     def locate(self) -> None:
         """Use the servers that another process runs in the same directory."""

@@ -72,13 +72,17 @@ class PostgresServer:
             gssencmode="disable",
         )
 
+    @property
+    def is_initialised(self) -> bool:
+        return self._data.exists()
+
     async def start(self) -> None:
         self._directory.folder("postgres")
         await end_leftovers(self.name, PROGRAMS, process_marks(self._folder), STOP_SIGNAL, FORCE_SIGNAL)
         # Nobody is left, so the file can only mislead: its number may belong to an unrelated process by now.
         (self._data / "postmaster.pid").unlink(missing_ok=True)
         binaries = self._runnable(find_binaries())
-        if not self._data.exists():
+        if not self.is_initialised:
             await self._initialise(binaries)
         self.port = settle_port(self._directory, "postgres", self._wanted_port)
         settings = OPTIONS | {"cluster_name": process_marks(self._folder)[1]}

@@ -104,7 +104,8 @@ async def open_client(broker: Broker, name: str) -> Client:
         problems.append(error)
         if len(problems) == len(servers):
             all_failed.set()
-        CONNECTION_ERROR.emit(connection=name, error=error)
+        if client.is_connected:
+            CONNECTION_ERROR.emit(connection=name, error=error)
 
     connecting = asyncio.ensure_future(
         client.connect(
@@ -160,7 +161,10 @@ def _explained(problem: Exception, broker: Broker) -> BrokerUnreachable | Broker
         reason = "it cut the handshake short"
     if isinstance(problem, _CUT_OFF) or any(word in reason.lower() for word in _REFUSALS):
         return BrokerRefused(f"NATS at {_places(broker.url)} refused the connection: {reason}; check the credentials")
-    return BrokerUnreachable(f"cannot reach NATS at {_places(broker.url)}: {reason}; is it running there?")
+    return BrokerUnreachable(
+        f"cannot reach NATS at {_places(broker.url)}: {reason}; is it running there? "
+        "(Without NATS_URL and NATS_CREDS the embedded one is used.)"
+    )
 
 
 def _places(url: str) -> str:

@@ -20,7 +20,7 @@ def log_signals(settings: Settings) -> Callable[[], None]:
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
     renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(pad_event_to=28)
     logger = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
+        structlog.PrintLogger(_CurrentStandardError()),  # type: ignore[arg-type]
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json),
@@ -34,6 +34,16 @@ def log_signals(settings: Settings) -> Callable[[], None]:
         logger.log(LEVELS["error" if fields.get("error") else signal.level], signal.name, **shown)
 
     return subscribe(write)
+
+
+class _CurrentStandardError:
+    """Whatever standard error is at the moment of writing: a live display puts itself in its place."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def _shown(value: Any) -> Any:

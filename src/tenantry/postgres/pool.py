@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -46,7 +47,8 @@ async def connect(url: str, *, autocommit: bool = False) -> AsyncIterator[AsyncC
         )
     except psycopg.OperationalError as problem:
         raise DatabaseUnreachable(
-            f"cannot connect to PostgreSQL at {_place(url)}: {_first_line(problem)}; check DATABASE_URL"
+            f"cannot connect to PostgreSQL at {_place(url)}: {_first_line(problem)}; check DATABASE_URL or PGHOST "
+            "(without them the embedded one is used)"
         ) from problem
     except psycopg.ProgrammingError:
         # The driver's own words would repeat the address, and with it the password.
@@ -61,7 +63,9 @@ async def connect(url: str, *, autocommit: bool = False) -> AsyncIterator[AsyncC
 def _place(url: str) -> str:
     """Host, port and database, without the password."""
     parts = conninfo_to_dict(url)
-    return f"{parts.get('host', 'the default host')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+    host = parts.get("host") or os.environ.get("PGHOST", "the default host")
+    port = parts.get("port") or os.environ.get("PGPORT", "5432")
+    return f"{host}:{port}/{parts.get('dbname') or os.environ.get('PGDATABASE', '')}"
 
 
 def _first_line(problem: Exception) -> str:
