@@ -104,6 +104,9 @@ class Connection:
         return 0 <= reply < self._next_reply
 
     def send(self, data: bytes) -> None:
+        if self._ended_because:
+            # Part of a message may be on the wire; anything more would become part of it.
+            raise ConnectionLost(self._ended_because)
         try:
             self._open_socket().sendall(data)
         except OSError as problem:

@@ -172,6 +172,19 @@ async def test_a_server_that_stands_still_is_left_for_another(start_server: Star
     assert batch.payloads == [b"%d" % n for n in range(100)]
 
 
+async def test_nothing_follows_a_message_that_was_sent_in_part(start_server: StartServer) -> None:
+    server, broker = await with_stream(start_server)
+    with connect_bulk(broker, "test", timeout=0.3) as connection:
+        with server.frozen():
+            with pytest.raises(nats_bulk.ConnectionLost):
+                connection.send(b"PUB events.a 1000000\r\n" + bytes(64 << 20))
+            with pytest.raises(nats_bulk.ConnectionLost):
+                connection.send(b"PING\r\n")
+        connection.timeout = 30.0
+        connection.reconnect()
+        assert b"streams" in connection.request("$JS.API.INFO", b"")
+
+
 async def test_answers_that_come_too_late_do_not_confuse_what_follows(start_server: StartServer) -> None:
     server, broker = await with_stream(start_server)
     messages = [Message("events.a", b"%d" % number, f"id-{number}") for number in range(100)]
