@@ -11,7 +11,9 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import quantiles
 from typing import Any, Final, TypeVar
 
@@ -103,12 +105,16 @@ class Demo:
     async def stop(self) -> None:
         for tenant in self.tenants:
             if tenant.connection:
-                tenant.connection.close()
+                # What was published last has not been read yet, if the broker is still there to read from.
+                tenant.connection.reconnect_for = 0.0
+                with suppress(nats_bulk.BulkError):
+                    await _in_thread(partial(self._read, tenant))
+        self.kill()
 
     def kill(self) -> None:
         for tenant in self.tenants:
             if tenant.connection:
-                # Makes a publish that is under way give up instead of trying again.
+                # Also makes a publish that is under way give up instead of trying again.
                 tenant.connection.close()
 
     def _account_key(self, tenant: str) -> Key:
@@ -137,8 +143,8 @@ class Demo:
     async def _drive(self, tenant: SampleTenant) -> None:
         while True:
             started = time.monotonic()
-            await _in_thread(lambda: self._publish(tenant))
-            await _in_thread(lambda: self._read(tenant))
+            await _in_thread(partial(self._publish, tenant))
+            await _in_thread(partial(self._read, tenant))
             await asyncio.sleep(max(0.0, started + TICK_SECONDS - time.monotonic()))
 
     def _publish(self, tenant: SampleTenant) -> None:
