@@ -320,18 +320,26 @@ def encode(message: Message, inbox: str, reply: int) -> tuple[bytes, int]:
     subject, payload, id, headers = message
     try:
         _checked_subject(subject)
-        if id is None and not headers:
-            return f"PUB {subject} {inbox}{reply} {len(payload)}\r\n".encode(), len(payload)
-        header = "NATS/1.0\r\n" if id is None else f"NATS/1.0\r\nNats-Msg-Id: {id}\r\n"
-        if id is not None and (not id.isprintable() or not id.strip()):
+        if id is None:
+            if not headers:
+                return f"PUB {subject} {inbox}{reply} {len(payload)}\r\n".encode(), len(payload)
+            header = "NATS/1.0\r\n"
+        elif id.isprintable() and id.strip():
+            header = f"NATS/1.0\r\nNats-Msg-Id: {id}\r\n"
+        else:
             # A blank one is no id at all to the server, which would store a repeated message twice.
             raise InvalidMessage(f"expected an id of printable characters, not only blanks, got: {id!r}")
-        for name, value in headers.items() if headers else ():
-            if _HEADER_NAME.fullmatch(name) is None or "\r" in value or "\n" in value:
-                raise InvalidMessage(f"expected a header of visible ASCII and one line, got: {name!r}: {value!r}")
-            header += f"{name}: {value}\r\n"
+        if headers:
+            header += _header_lines(headers)
         size = 2 + (len(header) if header.isascii() else len(header.encode()))
         total = size + len(payload)
         return f"HPUB {subject} {inbox}{reply} {size} {total}\r\n{header}\r\n".encode(), total
     except UnicodeEncodeError:
-        raise InvalidMessage(f"expected text that UTF-8 can hold, got a lone surrogate in: {message[0]!r}") from None
+        raise InvalidMessage(f"expected text that UTF-8 can hold, got a lone surrogate in: {subject!r}") from None
+
+
+def _header_lines(headers: Mapping[str, str]) -> str:
+    for name, value in headers.items():
+        if _HEADER_NAME.fullmatch(name) is None or "\r" in value or "\n" in value:
+            raise InvalidMessage(f"expected a header of visible ASCII and one line, got: {name!r}: {value!r}")
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])

@@ -28,7 +28,7 @@ AT_ONCE: Final = 500
 
 
 def run(*, quick: bool, say: Say) -> Report:
-    rounds, bulk_count, client_count = (5, 120_000, 16_000) if quick else (9, 400_000, 40_000)
+    rounds, bulk_count, client_count = (8, 120_000, 16_000) if quick else (12, 400_000, 40_000)
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(_run(Settings(data=Path(folder)), rounds, bulk_count, client_count, say))
 
