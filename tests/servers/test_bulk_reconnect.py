@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import sys
 import threading
@@ -20,6 +21,7 @@ from tenantry.nats.accounts import AccountServer, revoke_before_now
 from tenantry.nats.connections import Broker, connect, connect_bulk
 from tenantry.nats.keys import Key, Role
 from tenantry.testing import TestPlatform
+from tests.processes import wait_for
 from tests.servers.conftest import OwnServer, StartServer
 
 STREAM = b'{"name": "EVENTS", "subjects": ["events.>"], "allow_direct": true}'
@@ -57,17 +59,20 @@ async def test_what_a_server_refuses_while_it_shuts_down_is_sent_again_in_order(
     def without_pause() -> Iterator[Message]:
         number = 0
         while not stopped.is_set() or number % 1000:
+            if number == 5000:
+                flowing.set()
             yield Message("events.a", b"%d" % number, f"id-{number}")
             number += 1
 
-    stopped = threading.Event()
+    flowing, stopped = threading.Event(), threading.Event()
     with connect_bulk(broker, "test") as connection:
         for _ in range(5):
+            flowing.clear()
             stopped.clear()
             connection.request("$JS.API.STREAM.DELETE.EVENTS", b"")
             connection.request("$JS.API.STREAM.CREATE.EVENTS", STREAM)
             publishing = asyncio.create_task(asyncio.to_thread(nats_bulk.publish, connection, without_pause()))
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(flowing.wait, 60)
             await server.stop()
             await server.start()
             stopped.set()
@@ -126,9 +131,7 @@ async def test_acknowledgements_that_came_before_the_end_still_count(
     with connect_bulk(broker, "test") as connection:
         publishing = asyncio.create_task(asyncio.to_thread(nats_bulk.publish, connection, messages, window=4000))
         await asyncio.to_thread(messages.halfway.wait, 60)
-        async with asyncio.timeout(30):
-            while _acknowledgements_unread(connection) < 1000:
-                await asyncio.sleep(0.02)
+        await asyncio.to_thread(wait_for, lambda: _acknowledgements_unread(connection) >= 1000)
         await server.stop()
         await server.start()
         messages.go_on.set()
@@ -232,24 +235,35 @@ async def test_a_listener_that_answers_nonsense_spoils_only_its_own_subject(acco
     assert "thanks!" in result.errors[1].description
 
 
-async def test_a_source_that_takes_its_time_does_not_get_us_cut_off(start_server: StartServer) -> None:
-    server = await start_server('ping_interval: "100ms"\nping_max: 2')
+@pytest.mark.skipif(not hasattr(select, "POLLRDHUP"), reason="only Linux tells that the other end has closed")
+async def test_what_was_acknowledged_before_a_slow_source_got_us_cut_off_is_not_stored_again(
+    start_server: StartServer,
+) -> None:
+    server = await start_server('ping_interval: "100ms"\nping_max: 1')
     broker = Broker(f"nats://{server.address}")
-    config = StreamConfig(name="EVENTS", subjects=["events.>"], allow_direct=True, duplicate_window=0.2)
+    # So short that a message which is sent again after the pause would be stored again.
+    config = StreamConfig(name="EVENTS", subjects=["events.>"], allow_direct=True, duplicate_window=0.1)
     async with connect(broker, "test") as client:
         await client.jetstream().add_stream(config)
-
-    def slowly() -> Iterator[Message]:
-        for number in range(1100):
-            if number == 1050:
-                # Long enough for the server to give up on us, and to forget the ids that it has seen.
-                assert not threading.Event().wait(1.0)
-            yield Message("events.a", b"%d" % number, f"{number}")
-
     with connect_bulk(broker, "test") as connection:
+
+        def slowly() -> Iterator[Message]:
+            for number in range(1100):
+                if number == 1050:
+                    _until_cut_off(connection)
+                yield Message("events.a", b"%d" % number, f"{number}")
+
         (await asyncio.to_thread(nats_bulk.publish, connection, slowly())).raise_for_errors()
         info = msgspec.json.decode(connection.request("$JS.API.STREAM.INFO.EVENTS", b""))
     assert info["state"]["messages"] == 1100
+
+
+def _until_cut_off(connection: nats_bulk.Connection) -> None:
+    """Nobody reads meanwhile, so the server's pings stay unanswered and it gives up on us."""
+    assert connection._socket is not None
+    poll = select.poll()
+    poll.register(connection._socket, select.POLLRDHUP)
+    assert poll.poll(30_000), "the server did not give up on us"
 
 
 async def test_a_connection_that_was_cut_while_idle_is_restored_by_the_next_call(start_server: StartServer) -> None:
