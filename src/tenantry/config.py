@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+import msgspec
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -46,6 +47,18 @@ def _default_data() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "tenantry"
 
 
+class StaticAccount(BaseModel):
+    """A stream and a consumer that somebody else provisioned, named in the configuration instead of a folder."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    stream: str
+    consumer: str
+    tenant_id: str
+    creds: Path | None = None
+
+
 class Settings(BaseSettings):
     """The settings, with their defaults and meanings."""
 
@@ -64,11 +77,41 @@ class Settings(BaseSettings):
     nats_tls_cert: Path | None = Field(None, description="client certificate for NATS, PEM")
     nats_tls_key: Path | None = Field(None, description="key of the client certificate, PEM")
     nats_port: Port | None = Field(None, description="port of the embedded NATS; 0: choose a new one")
+    nats_leaf_port: Port | None = Field(
+        None, description="port on which the embedded NATS takes leaf nodes; 0: choose a new one; none: it takes none"
+    )
+    nats_system_creds: Path | None = Field(
+        None, description=".creds of a user of the system account, for operator mode on your own servers"
+    )
+    nats_operator_key: Path | None = Field(
+        None, description="file with a signing seed of the operator, for operator mode on your own servers"
+    )
+    nats_replicas: int = Field(1, ge=1, le=5, description="replicas that the cluster can hold; plans ask for no more")
     database_url: SecretStr | None = Field(
         None, validation_alias=_also("DATABASE_URL"), description="PostgreSQL; none: the embedded server"
     )
     database_pool: int = Field(10, ge=1, le=1000, description="connections to PostgreSQL, at most")
     postgres_port: Port | None = Field(None, description="port of the embedded PostgreSQL; 0: choose a new one")
+    secret: SecretStr | None = Field(
+        None, description="master secret that tenants' keys are derived from; none: kept in the data directory"
+    )
+    asset_budget: int = Field(2000, ge=0, description="replicated streams and consumers that the cluster may hold")
+    pool_lanes: int = Field(200, ge=1, le=5000, description="lanes that share one stream of the pooled tier, at most")
+    provisioning_parallel: int = Field(16, ge=1, le=256, description="tenants that are provisioned side by side")
+    accounts_directory: Path | None = Field(None, description="folder of accounts that others provision, watched")
+    accounts: tuple[StaticAccount, ...] = Field(
+        (),
+        description="accounts that others provision, as JSON or [[accounts]]: name, stream, consumer, tenant_id, creds",
+    )
+    api_host: str = Field("127.0.0.1", description="address on which the HTTP API listens")
+    api_port: Port | None = Field(None, description="port of the HTTP API; 0: choose a new one")
+    jwt_keys_url: str | None = Field(None, description="JWKS document that holds the keys for JWTs")
+    jwt_secret: SecretStr | None = Field(None, description="shared key for JWTs (HS256), instead of a JWKS")
+    jwt_issuer: str | None = Field(None, description="issuer that JWTs must name")
+    jwt_audience: str | None = Field(None, description="audience that JWTs must name")
+    jwt_tenant_claim: str = Field("tenant", description="claim of a JWT that names its tenant")
+    jwt_scope_claim: str = Field("scope", description="claim of a JWT that lists its scopes")
+    webhook_secret: SecretStr | None = Field(None, description="secret (whsec_…) of the provisioning webhook")
     java_home: Path | None = Field(None, validation_alias=_also("JAVA_HOME"), description="Java 17 or newer for Spark")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error: the least that is logged"
@@ -93,7 +136,27 @@ class Settings(BaseSettings):
             parse_addresses(value.get_secret_value())
         return value
 
-    @field_validator("data", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "java_home")
+    @field_validator("accounts", mode="before")
+    @classmethod
+    def _accounts_from_text(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return msgspec.json.decode(value)
+        except msgspec.DecodeError as problem:
+            raise ValueError(f"expected a JSON list of accounts: {problem}") from None
+
+    @field_validator(
+        "data",
+        "nats_creds",
+        "nats_system_creds",
+        "nats_operator_key",
+        "nats_tls_ca",
+        "nats_tls_cert",
+        "nats_tls_key",
+        "accounts_directory",
+        "java_home",
+    )
     @classmethod
     def _expand_home(cls, value: Path | None) -> Path | None:
         return value.expanduser().absolute() if value else value

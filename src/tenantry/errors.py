@@ -12,7 +12,19 @@ TenantryError                what happened, to whom, and what to do next
 ├── BrokerError              NATS cannot be used
 │   ├── BrokerUnreachable
 │   ├── BrokerRefused        credentials or permissions
-│   └── ClaimRefused         the server did not take an account's claims
+│   ├── ClaimRefused         the server did not take an account's claims
+│   └── JetStreamRefused     JetStream said no; carries its number
+├── TenantError              a tenant, or what belongs to it
+│   ├── TenantInvalid        what was asked for is not valid; names the field
+│   ├── TenantNotFound       there is no such tenant, plan, channel or credential
+│   ├── TenantConflict       it cannot be done in the tenant's present state
+│   ├── BudgetExceeded       the cluster has no room for it; says what would fit
+│   └── ProvisioningFailed   the servers do not have it yet; it is tried again
+├── AccountInvalid           a folder of the accounts directory, or a static account, cannot be used
+├── AccessError              who asks, and what for
+│   ├── NotAuthenticated     no valid API key or token
+│   └── NotAllowed           a scope is missing
+├── AuditBroken              the audit log is not what was written
 ├── EmbeddedError            a server that Tenantry runs itself
 │   ├── DataDirectoryInUse
 │   ├── DataDirectoryUnusable
@@ -77,6 +89,61 @@ class BrokerRefused(BrokerError):
 
 
 class ClaimRefused(BrokerError):
+    pass
+
+
+class JetStreamRefused(BrokerError):
+    def __init__(self, what: str, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"JetStream refused {what}: {description} ({err_code or code})")
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+
+class TenantError(TenantryError):
+    pass
+
+
+class TenantInvalid(TenantError):
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(problem)
+        self.field = field
+        """The field that is wrong."""
+
+
+class TenantNotFound(TenantError):
+    pass
+
+
+class TenantConflict(TenantError):
+    pass
+
+
+class BudgetExceeded(TenantError):
+    pass
+
+
+class ProvisioningFailed(TenantError):
+    pass
+
+
+class AccountInvalid(TenantryError):
+    pass
+
+
+class AccessError(TenantryError):
+    pass
+
+
+class NotAuthenticated(AccessError):
+    pass
+
+
+class NotAllowed(AccessError):
+    pass
+
+
+class AuditBroken(TenantryError):
     pass
 
 
