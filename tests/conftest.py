@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tenantry.nats.connections import Broker
+from tenantry.tenants.administration import Administration
 from tenantry.testing import TestPlatform
 
 FOLDER_VARIABLE = "SERVERS_UNDER_TEST"
@@ -93,6 +94,13 @@ async def database(platform: TestPlatform) -> AsyncIterator[str]:
     """The address of an empty database."""
     async with platform.database() as url:
         yield url
+
+
+@pytest.fixture
+async def administration(platform: TestPlatform) -> AsyncIterator[Administration]:
+    """Tenants that no other test has."""
+    async with platform.administration() as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tenantry.embedded.directory import DataDirectory
 from tenantry.embedded.ports import HOST, free_port, settle_port
 from tenantry.errors import PackageMissing
 from tenantry.nats import claims
+from tenantry.nats.authority import Authority
 from tenantry.nats.connections import Broker
 from tenantry.nats.keys import Key, Role
 
@@ -26,6 +27,7 @@ STOP_SIGNAL: Final = signal.SIGTERM
 FORCE_SIGNAL: Final = signal.SIGKILL
 # Fewer collections, within a bound: a bulk publish leaves the server about a tenth faster.
 GO_RUNTIME: Final = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
+OVERCOMMIT: Final = 1 << 60
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -42,13 +44,15 @@ class NatsServer:
 
     name = "nats"
 
-    def __init__(self, directory: DataDirectory, port: int | None = None) -> None:
+    def __init__(self, directory: DataDirectory, port: int | None = None, leaf_port: int | None = None) -> None:
         self._directory = directory
         self._wanted_port = port
+        self._wanted_leaf_port = leaf_port
         self._folder = directory.path / "nats"
         self.child = Child(self.name, self._folder, STOP_SIGNAL, FORCE_SIGNAL)
         self._monitor_port = 0
         self.port = 0
+        self.leaf_port: int | None = None
 
     @property
     def url(self) -> str:
@@ -64,6 +68,10 @@ class NatsServer:
         """A user of the system account, who may push and delete accounts."""
         return self._broker("system")
 
+    @property
+    def authority(self) -> Authority:
+        return Authority(self.system, self.identity.operator_signing)
+
     def credentials_file(self, account: str) -> Path:
         return self._directory.secret_path(f"{account}.creds")
 
@@ -71,8 +79,12 @@ class NatsServer:
         folder = self._directory.folder("nats")
         await end_leftovers(self.name, PROGRAMS, [str(folder)], STOP_SIGNAL, FORCE_SIGNAL)
         self.port = settle_port(self._directory, "nats", self._wanted_port)
+        taken = [self.port]
+        if self._wanted_leaf_port is not None:
+            self.leaf_port = settle_port(self._directory, "nats_leaf", self._wanted_leaf_port)
+            taken.append(self.leaf_port)
         # Nobody but ourselves relies on where the health of the server is asked for.
-        self._monitor_port = free_port(avoid=[self.port])
+        self._monitor_port = free_port(avoid=taken)
         self.identity = self._read_identity()
         self._establish_accounts()
         config = folder / "server.conf"
@@ -129,7 +141,9 @@ class NatsServer:
                 f'server_name: "tenantry-{self.identity.operator.public[-8:].lower()}"',
                 f"listen: {HOST}:{self.port}",
                 f"http: {HOST}:{self._monitor_port}",
-                f"jetstream {{ store_dir: {_quoted(self._folder)} }}",
+                *([f"leafnodes {{ listen: {HOST}:{self.leaf_port} }}"] if self.leaf_port else []),
+                # The sum of all tenants' quotas may be more than the disk holds: few ever use theirs up.
+                f"jetstream {{ store_dir: {_quoted(self._folder)}, max_file_store: {OVERCOMMIT} }}",
                 f"operator: {operator}",
                 f"system_account: {self.identity.system.public}",
                 f"resolver {{ type: full, dir: {accounts}, allow_delete: true, limit: 100000 }}",

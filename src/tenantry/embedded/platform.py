@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,6 +12,8 @@ from tenantry.config import Settings
 from tenantry.embedded.directory import DataDirectory
 from tenantry.embedded.nats_server import NatsServer
 from tenantry.embedded.postgres_server import PostgresServer
+from tenantry.errors import ConfigError
+from tenantry.nats.authority import Authority
 from tenantry.nats.connections import Broker
 from tenantry.service import forever
 
@@ -25,7 +28,7 @@ class EmbeddedPlatform:
         self._is_whole = with_nats
         self.directory = DataDirectory(settings.data)
         needs_nats = with_nats and not settings.nats_url
-        self.nats = NatsServer(self.directory, settings.nats_port) if needs_nats else None
+        self.nats = NatsServer(self.directory, settings.nats_port, settings.nats_leaf_port) if needs_nats else None
         self.postgres = None if settings.database_url else PostgresServer(self.directory, settings.postgres_port)
         self._servers = [server for server in (self.nats, self.postgres) if server]
 
@@ -37,6 +40,23 @@ class EmbeddedPlatform:
     def broker(self) -> Broker:
         """NATS, embedded or not, as the platform's own user."""
         return self.nats.platform if self.nats else Broker.from_settings(self.settings)
+
+    @property
+    def authority(self) -> Authority | None:
+        """What it takes to make accounts; none if NATS is not embedded and not in operator mode."""
+        return self.nats.authority if self.nats else Authority.from_settings(self.settings)
+
+    @property
+    def secret(self) -> str:
+        """The master secret."""
+        if self.settings.secret:
+            return self.settings.secret.get_secret_value()
+        if not self.uses_directory:
+            raise ConfigError(
+                "expected a master secret, for no data directory keeps one when all servers are your own; "
+                "make one with `openssl rand -base64 32`, keep it safe, and set TENANTRY_SECRET"
+            )
+        return self.directory.secret("master.secret", lambda: secrets.token_urlsafe(32))
 
     @property
     def database_url(self) -> str:
@@ -56,6 +76,7 @@ class EmbeddedPlatform:
             if isinstance(outcome, BaseException):
                 raise outcome
         if self._is_whole:
+            _ = self.secret
             self._write_environment_file()
 
     def locate(self) -> None:

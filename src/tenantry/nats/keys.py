@@ -39,7 +39,12 @@ class Key:
 
     @classmethod
     def generate(cls, role: Role) -> Key:
-        return cls(nkeys.encode_seed(os.urandom(SEED_SIZE), role.value).decode())
+        return cls.derive(role, os.urandom(SEED_SIZE))
+
+    @classmethod
+    def derive(cls, role: Role, material: bytes) -> Key:
+        """The key that belongs to these 32 secret bytes."""
+        return cls(nkeys.encode_seed(material, role.value).decode())
 
     def sign(self, data: bytes) -> bytes:
         signature: bytes = self._pair.sign(data)

@@ -31,7 +31,8 @@ async def open_pool(url: str, size: int) -> AsyncIterator[Pool]:
         min_size=1,
         max_size=size,
         open=False,
-        kwargs={"application_name": APPLICATION},
+        # A transaction that is wanted is opened in so many words; none is left open by a query that only reads.
+        kwargs={"application_name": APPLICATION, "autocommit": True},
         check=Pool.check_connection,
     )
     async with pool:

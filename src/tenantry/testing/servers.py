@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -17,6 +19,9 @@ from tenantry.nats import claims
 from tenantry.nats.accounts import AccountServer
 from tenantry.nats.connections import Broker, connect
 from tenantry.nats.keys import Key, Role
+from tenantry.postgres.migrations import ensure_schema
+from tenantry.tenants.administration import Administration
+from tenantry.tenants.assembly import open_administration
 
 
 class TestPlatform:
@@ -54,6 +59,24 @@ class TestPlatform:
                 yield Broker(self.nats.url, claims.issue_user(key, "testing"))
             finally:
                 await accounts.delete([key.public])
+
+    @asynccontextmanager
+    async def administration(self, **settings: Any) -> AsyncIterator[Administration]:
+        """Tenants in a platform account and a database of their own; the accounts that they had are deleted, too."""
+        async with self.account() as broker, self.database() as url:
+            await ensure_schema(url, may_migrate=True)
+            chosen = Settings(data=self.embedded.settings.data, **settings)
+            async with open_administration(
+                chosen, broker=broker, authority=self.nats.authority, database_url=url, secret=secrets.token_hex(16)
+            ) as administration:
+                try:
+                    yield administration
+                finally:
+                    accounts = [administration.lanes.account_key(each) async for each in administration.registry.all()]
+                    async with connect(self.nats.system, "testing") as system:
+                        operator = self.nats.identity.operator_signing
+                        if accounts:
+                            await AccountServer(system, operator).delete([key.public for key in accounts])
 
     @asynccontextmanager
     async def database(self) -> AsyncIterator[str]:

@@ -1,0 +1,125 @@
+"""JetStream's API, as JSON: what it has for us to know about streams and consumers is compared field by field.
+
+The server drops all waiting requests once ten thousand wait; no more than `AT_ONCE` of ours do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from tenantry.errors import BrokerUnreachable, JetStreamRefused
+
+AT_ONCE: Final = 64
+ANSWER_SECONDS: Final = 10.0
+
+NAME_IN_USE: Final = 10058
+NOT_FOUND: Final = frozenset({10014, 10037, 10059})
+"""A consumer, a message or a stream that is not there."""
+
+Config = dict[str, Any]
+
+
+class JetStream:
+    """The API of one account, through a connection of one of its users."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    async def create_stream(self, config: Config) -> Config:
+        """Create it, or find that it is there just so; JetStreamRefused if it is there and different."""
+        return await self._ask(f"STREAM.CREATE.{config['name']}", config)
+
+    async def update_stream(self, config: Config) -> Config:
+        return await self._ask(f"STREAM.UPDATE.{config['name']}", config)
+
+    async def stream(self, name: str) -> Config | None:
+        """Configuration and state."""
+        return await self._find(f"STREAM.INFO.{name}")
+
+    async def streams(self) -> AsyncIterator[Config]:
+        """Configuration and state of all streams of the account."""
+        seen = 0
+        while True:
+            page = await self._ask("STREAM.LIST", {"offset": seen})
+            for stream in page.get("streams") or ():
+                yield stream
+            seen += len(page.get("streams") or ())
+            if seen >= page["total"] or not page.get("streams"):
+                return
+
+    async def delete_stream(self, name: str) -> bool:
+        """Whether it was there."""
+        return await self._find(f"STREAM.DELETE.{name}") is not None
+
+    async def purge(self, stream: str, subject: str) -> int:
+        """Delete what was published to the subject; how many messages that were."""
+        answer = await self._find(f"STREAM.PURGE.{stream}", {"filter": subject})
+        return int(answer["purged"]) if answer else 0
+
+    async def last_sequence(self, stream: str, subject: str) -> int:
+        """The sequence of the newest message with this subject, which may have wildcards; 0 if there is none."""
+        answer = await self._find(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+        return int(answer["message"]["seq"]) if answer else 0
+
+    async def sequence_at(self, stream: str, moment: datetime) -> int:
+        """The sequence of the first message that was stored then or later; 0 if there is none."""
+        question = {"batch": 1, "start_time": moment.isoformat()}
+        answer = await self._request(f"DIRECT.GET.{stream}", msgspec.json.encode(question))
+        return int((answer.headers or {}).get("Nats-Sequence", 0))
+
+    async def create_consumer(self, stream: str, config: Config) -> Config:
+        subject = f"CONSUMER.CREATE.{stream}.{config['durable_name']}"
+        return await self._ask(subject, {"stream_name": stream, "config": config})
+
+    async def consumer(self, stream: str, name: str) -> Config | None:
+        return await self._find(f"CONSUMER.INFO.{stream}.{name}")
+
+    async def consumers(self, stream: str) -> AsyncIterator[Config]:
+        seen = 0
+        while True:
+            page = await self._find(f"CONSUMER.LIST.{stream}", {"offset": seen})
+            if page is None:
+                return
+            for consumer in page.get("consumers") or ():
+                yield consumer
+            seen += len(page.get("consumers") or ())
+            if seen >= page["total"] or not page.get("consumers"):
+                return
+
+    async def delete_consumer(self, stream: str, name: str) -> bool:
+        return await self._find(f"CONSUMER.DELETE.{stream}.{name}") is not None
+
+    async def _find(self, subject: str, body: Config | None = None) -> Config | None:
+        try:
+            return await self._ask(subject, body)
+        except JetStreamRefused as refused:
+            if refused.err_code in NOT_FOUND:
+                return None
+            raise
+
+    async def _ask(self, subject: str, body: Config | None = None) -> Config:
+        answer = await self._request(subject, b"" if body is None else msgspec.json.encode(body))
+        document: Config = msgspec.json.decode(answer.data)
+        if error := document.get("error"):
+            raise JetStreamRefused(
+                subject, error.get("code", 0), error.get("err_code", 0), error.get("description", "no reason given")
+            )
+        return document
+
+    async def _request(self, subject: str, payload: bytes) -> Msg:
+        async with self._room:
+            try:
+                return await self._client.request(f"$JS.API.{subject}", payload, timeout=ANSWER_SECONDS)
+            except (nats.errors.Error, TimeoutError, OSError) as problem:
+                raise BrokerUnreachable(
+                    f"JetStream did not answer {subject}: {str(problem) or type(problem).__name__}; is it turned on?"
+                ) from problem

@@ -1,0 +1,393 @@
+"""All that can be done with tenants, each act checked, recorded with its actor, and then carried out on the servers.
+
+The command line, the HTTP API, the webhook and the demo all come through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from psycopg import errors as database_errors
+
+from nats_bulk import Credentials
+from tenantry.errors import ProvisioningFailed, TenantConflict, TenantInvalid, TenantNotFound
+from tenantry.nats.claims import read as read_claims
+from tenantry.postgres.queries import Connection
+from tenantry.tenants.audit import AuditLog
+from tenantry.tenants.backbone import Backbone
+from tenantry.tenants.budget import AssetBudget
+from tenantry.tenants.credentials import Credential, CredentialStore, Kind, issue
+from tenantry.tenants.lanes import Lanes
+from tenantry.tenants.mover import Mover, Progress
+from tenantry.tenants.moves import LaneMove, Move, MoveStore
+from tenantry.tenants.plans import DEFAULT_PLAN, Limits, Plan, read_limits, read_overrides
+from tenantry.tenants.provisioner import Provisioner
+from tenantry.tenants.registry import Registry
+from tenantry.tenants.spec import (
+    TenantSpec,
+    read_channels,
+    read_kind,
+    read_placement,
+    require_text,
+    require_valid,
+    without_nulls,
+)
+from tenantry.tenants.tenant import DEFAULT_CHANNELS, Channel, Status, Tenant, Tier
+
+MOST_CHANNELS: Final = 32
+SHORTEST_LIFETIME: Final = 1.0
+
+
+class Administration:
+    def __init__(
+        self,
+        registry: Registry,
+        credentials: CredentialStore,
+        moves: MoveStore,
+        audit: AuditLog,
+        lanes: Lanes,
+        backbone: Backbone,
+        provisioner: Provisioner,
+        mover: Mover,
+        budget: AssetBudget,
+        *,
+        pool_lanes: int,
+    ) -> None:
+        self.registry = registry
+        self.credentials = credentials
+        self.moves = moves
+        self.audit = audit
+        self.lanes = lanes
+        self.provisioner = provisioner
+        self.mover = mover
+        self._backbone = backbone
+        self._budget = budget
+        self._pool_lanes = pool_lanes
+
+    async def put(self, spec: TenantSpec, actor: str, *, must_exist: bool = False) -> tuple[Tenant, bool]:
+        """Create the tenant, or change it to what the spec says; whether it was created.
+
+        When this returns, the servers have it, unless they could not be reached: then `is_ready` is false, `problem`
+        says why, and it is completed by itself later.
+        """
+        require_valid("tenant", spec.id)
+        async with self.registry.change(spec.id) as connection:
+            before = await (self.registry.get if must_exist else self.registry.find)(spec.id, connection)
+            if before is None:
+                await self._create(connection, spec)
+                act = "tenant.create"
+            else:
+                if not await self._change(connection, before, spec):
+                    return before, False
+                act = "tenant.change"
+            after = await self.registry.get(spec.id, connection)
+            await self._budget.require_room(connection, spec.id)
+            await self._record(connection, actor, act, before, after)
+        return await self._carry_out(after), before is None
+
+    async def suspend(self, tenant: str, actor: str) -> Tenant:
+        """Cut publishing and consumption at once, and keep the data."""
+        return await self._set_status(tenant, Status.SUSPENDED, "tenant.suspend", actor)
+
+    async def resume(self, tenant: str, actor: str) -> Tenant:
+        return await self._set_status(tenant, Status.ACTIVE, "tenant.resume", actor)
+
+    async def delete(self, tenant: str, actor: str) -> None:
+        """Erase all that the tenant has, everywhere. The audit log keeps that it was done."""
+        async with self.registry.change(tenant) as connection:
+            before = await self.registry.get(tenant, connection)
+            await self._require_still(connection, before)
+            if before.status != Status.DELETING:
+                await self.registry.set_status(connection, tenant, Status.DELETING)
+                await self._record(connection, actor, "tenant.delete", before, None)
+        await self.provisioner.converge(tenant)
+
+    async def plan_move(self, tenant: str, to: str) -> list[LaneMove]:
+        """What `move` would do."""
+        found = await self.registry.get(tenant)
+        await self._require_movable(found, to)
+        return self.mover.plan(found, Tier(to))
+
+    async def move(self, tenant: str, to: str, actor: str, progress: Progress = lambda *_: None) -> Move:
+        """Move the tenant to a tier above; a move that was broken off is carried on."""
+        async with self.registry.change(tenant) as connection:
+            found = await self.registry.get(tenant, connection)
+            under_way = await self.moves.unfinished(tenant, connection)
+            if under_way is None:
+                await self._require_movable(found, to)
+                await self.moves.start(connection, tenant, found.tier, Tier(to), self.mover.plan(found, Tier(to)))
+                await self.audit.append(
+                    connection, actor, "tenant.move", tenant, before={"tier": found.tier}, after={"tier": to}
+                )
+            elif under_way.to_tier != to:
+                raise TenantConflict(
+                    f"tenant {tenant} is on its way to the tier {under_way.to_tier}; let it arrive first"
+                )
+        await self.mover.carry_on(tenant, progress)
+        done = await self.moves.newest(tenant)
+        assert done is not None
+        return done
+
+    async def issue_credential(
+        self,
+        tenant: str,
+        actor: str,
+        *,
+        name: str = "default",
+        kind: str = Kind.CLIENT,
+        consumer: str | None = None,
+        channel: str = "events",
+        lifetime: float | None = None,
+    ) -> tuple[Credential, Credentials]:
+        """A new user for the tenant. The second part is the secret: it is kept nowhere and cannot be had again."""
+        _ = self._backbone.accounts
+        wanted = read_kind(kind)
+        require_text("name", name)
+        if lifetime is not None and lifetime < SHORTEST_LIFETIME:
+            raise TenantInvalid("lifetime", f"expected lifetime to be at least a second, got: {lifetime}")
+        async with self.registry.change(tenant) as connection:
+            found = await self._require_active(connection, tenant)
+            if consumer is not None:
+                await self._require_consumer(connection, found, consumer, channel)
+            secret = issue(
+                self.lanes,
+                found,
+                name,
+                wanted,
+                consumer=(channel, consumer) if consumer else None,
+                lifetime=lifetime,
+            )
+            row = {
+                "name": name,
+                "kind": wanted,
+                "consumer": consumer,
+                "channel": channel if consumer else None,
+                "user_key": read_claims(secret.jwt)["sub"],
+                "expires_at": datetime.now(UTC) + timedelta(seconds=lifetime) if lifetime else None,
+            }
+            credential = await self.credentials.insert(connection, tenant, row)
+            if consumer:
+                await self.registry.touch(connection, tenant)
+            await self.audit.append(connection, actor, "credential.issue", tenant, after=credential.describe())
+        await self.provisioner.converge(tenant)
+        return credential, secret
+
+    async def revoke_credential(self, tenant: str, id: UUID, actor: str) -> Credential:
+        """Lock its user out, at once and for good."""
+        async with self.registry.change(tenant) as connection:
+            await self.registry.get(tenant, connection)
+            credential = await self.credentials.revoke(connection, tenant, id)
+            await self.registry.touch(connection, tenant)
+            await self.audit.append(connection, actor, "credential.revoke", tenant, after=credential.describe())
+        await self.provisioner.converge(tenant)
+        return credential
+
+    async def rotate_credential(
+        self, tenant: str, id: UUID, actor: str, *, keep_old: bool = False
+    ) -> tuple[Credential, Credentials]:
+        """A new credential of the same kind; the old one is revoked, unless it is to be revoked later."""
+        old = next((each for each in await self.credentials.of(tenant) if each.id == id), None)
+        if old is None or old.revoked_at:
+            raise TenantInvalid("id", f"tenant {tenant} has no credential {id} that is still valid")
+        lifetime = (old.expires_at - old.issued_at).total_seconds() if old.expires_at else None
+        new = await self.issue_credential(
+            tenant,
+            actor,
+            name=old.name,
+            kind=old.kind,
+            consumer=old.consumer,
+            channel=old.channel or "events",
+            lifetime=lifetime,
+        )
+        if not keep_old:
+            await self.revoke_credential(tenant, id, actor)
+        return new
+
+    async def put_plan(self, name: str, limits: Mapping[str, Any], actor: str) -> Plan:
+        """Create or change a plan; what is left out stays as it is. Its tenants follow within seconds."""
+        require_valid("channel", name, "plan")
+        async with self.registry.change(f"plan/{name}") as connection:
+            before = next((plan for plan, _ in await self.registry.plans(connection) if plan.name == name), None)
+            plan = Plan(name, read_limits(limits, before.limits if before else None))
+            if before == plan:
+                return plan
+            await self.registry.put_plan(connection, plan)
+            await self._budget.require_room(connection, f"plan {name}")
+            await self.audit.append(
+                connection,
+                actor,
+                "plan.change" if before else "plan.create",
+                before=msgspec.to_builtins(before) if before else None,
+                after=msgspec.to_builtins(plan),
+            )
+        return plan
+
+    async def delete_plan(self, name: str, actor: str) -> None:
+        async with self.registry.change(f"plan/{name}") as connection:
+            plan = await self.registry.plan(connection, name)
+            try:
+                await self.registry.delete_plan(connection, name)
+            except database_errors.ForeignKeyViolation:
+                raise TenantConflict(f"plan {name} has tenants; put them on another plan first") from None
+            await self.audit.append(connection, actor, "plan.delete", before=msgspec.to_builtins(plan))
+
+    async def _create(self, connection: Connection, spec: TenantSpec) -> None:
+        plan = await self._plan(connection, spec.plan or DEFAULT_PLAN)
+        tier = self._read_tier(spec.tier or Tier.STREAM)
+        overrides = read_overrides(without_nulls(spec.overrides or {}), plan.limits)
+        placement = read_placement(spec.placement or {})
+        channels = read_channels(spec.channels or {}) or [Channel(name=name) for name in DEFAULT_CHANNELS]
+        name = spec.id if spec.name is None else require_text("name", spec.name)
+        await self.registry.insert(connection, spec.id, name, plan.name, tier, overrides, placement)
+        limits = read_limits(overrides, plan.limits)
+        await self._put_channels(connection, spec.id, tier, limits, channels)
+
+    async def _change(self, connection: Connection, before: Tenant, spec: TenantSpec) -> bool:
+        """Whether anything is to be different."""
+        await self._require_still(connection, before)
+        if before.status == Status.DELETING:
+            raise TenantConflict(f"tenant {spec.id} is being deleted; wait until it is gone, then create it anew")
+        if spec.tier is not None and self._read_tier(spec.tier) != before.tier:
+            raise TenantConflict(
+                f"tenant {spec.id} is in the tier {before.tier}; "
+                f"`tenantry tenant move {spec.id} --to {spec.tier}` moves it"
+            )
+        plan = await self._plan(connection, spec.plan or before.plan)
+        merged = without_nulls(before.overrides | dict(spec.overrides or {}))
+        overrides = read_overrides(merged, plan.limits)
+        placement = before.placement if spec.placement is None else read_placement(spec.placement)
+        name = before.name if spec.name is None else require_text("name", spec.name)
+        removed = self._removed_channels(before, spec)
+        changed = [each for each in read_channels(spec.channels or {}) if _is_new(before, each)]
+        same = (name, plan.name, overrides, placement) == (before.name, before.plan, before.overrides, before.placement)
+        if same and not changed and not removed:
+            return False
+        await self.registry.update(connection, spec.id, name, plan.name, overrides, placement)
+        await self._put_channels(connection, spec.id, before.tier, read_limits(overrides, plan.limits), changed)
+        if removed:
+            await self.registry.remove_channels(connection, spec.id, removed)
+        return True
+
+    def _removed_channels(self, before: Tenant, spec: TenantSpec) -> set[str]:
+        removed = {name for name in spec.without_channels if before.channel(name)}
+        left = {each.name for each in before.channels if not each.removing} | set(spec.channels or ())
+        if removed and not left - removed:
+            raise TenantConflict(f"tenant {spec.id} needs at least one channel; delete the tenant to erase all of it")
+        return removed
+
+    async def _put_channels(
+        self, connection: Connection, tenant: str, tier: Tier, limits: Limits, channels: list[Channel]
+    ) -> None:
+        if len(channels) > MOST_CHANNELS:
+            raise TenantInvalid("channels", f"expected at most {MOST_CHANNELS} channels, got: {len(channels)}")
+        if self.lanes.shares_streams(tier):
+            channels = [
+                each.in_pool(
+                    await self.registry.pool_with_room(
+                        connection, each.retention or limits.retention_of(each.name), self._pool_lanes
+                    )
+                )
+                for each in channels
+            ]
+        if channels:
+            await self.registry.put_channels(connection, tenant, channels)
+
+    async def _plan(self, connection: Connection, name: str) -> Plan:
+        try:
+            return await self.registry.plan(connection, name)
+        except TenantNotFound as problem:
+            raise TenantInvalid("plan", str(problem)) from None
+
+    def _read_tier(self, tier: str) -> Tier:
+        if tier not in list(Tier):
+            raise TenantInvalid("tier", f"expected tier to be one of {', '.join(Tier)}, got: {tier!r}")
+        self.lanes.require_possible(Tier(tier))
+        return Tier(tier)
+
+    async def _require_movable(self, tenant: Tenant, to: str) -> None:
+        target = self._read_tier(to)
+        if tenant.status != Status.ACTIVE:
+            raise TenantConflict(f"tenant {tenant.id} is {tenant.status}; resume it first")
+        if not target.is_above(tenant.tier):
+            raise TenantConflict(
+                f"tenant {tenant.id} is in the tier {tenant.tier} and can only move up: "
+                f"{', '.join(each for each in Tier if each.is_above(tenant.tier)) or 'there is none above'}"
+            )
+        if not tenant.is_ready or any(each.removing for each in tenant.channels):
+            raise TenantConflict(f"tenant {tenant.id} is still being provisioned; try again in a moment")
+
+    async def _require_still(self, connection: Connection, tenant: Tenant) -> None:
+        if await self.moves.unfinished(tenant.id, connection):
+            raise TenantConflict(
+                f"tenant {tenant.id} is being moved; `tenantry tenant move {tenant.id}` again carries the move on"
+            )
+
+    async def _require_active(self, connection: Connection, tenant: str) -> Tenant:
+        found = await self.registry.get(tenant, connection)
+        if found.status != Status.ACTIVE:
+            raise TenantConflict(f"tenant {tenant} is {found.status}; resume it first")
+        return found
+
+    async def _require_consumer(self, connection: Connection, tenant: Tenant, consumer: str, channel: str) -> None:
+        require_valid("channel", consumer, "consumer")
+        if tenant.channel(channel) is None:
+            raise TenantInvalid("channel", f"tenant {tenant.id} has no channel {channel!r}")
+        held = await self.credentials.of(tenant.id, connection)
+        have = {(each.channel, each.consumer) for each in held if each.consumer and not each.revoked_at}
+        if len(have | {(channel, consumer)}) > tenant.limits.consumers:
+            raise TenantConflict(
+                f"tenant {tenant.id} has {len(have)} consumers and its plan allows {tenant.limits.consumers}; "
+                "revoke the credentials of one, or raise its limit"
+            )
+
+    async def _set_status(self, tenant: str, status: Status, act: str, actor: str) -> Tenant:
+        async with self.registry.change(tenant) as connection:
+            before = await self.registry.get(tenant, connection)
+            if before.status == Status.DELETING:
+                raise TenantConflict(f"tenant {tenant} is being deleted")
+            if before.status == status:
+                return before
+            await self.registry.set_status(connection, tenant, status)
+            after = await self.registry.get(tenant, connection)
+            await self._record(connection, actor, act, before, after)
+        return await self._carry_out(after)
+
+    async def _carry_out(self, tenant: Tenant) -> Tenant:
+        # What could not be done is on record with its reason, and is done later.
+        with suppress(ProvisioningFailed):
+            await self.provisioner.converge(tenant.id)
+        return await self.registry.get(tenant.id)
+
+    async def _record(
+        self, connection: Connection, actor: str, act: str, before: Tenant | None, after: Tenant | None
+    ) -> None:
+        whom = after or before
+        assert whom is not None
+        await self.audit.append(
+            connection,
+            actor,
+            act,
+            whom.id,
+            before=before.describe() if before else None,
+            after=after.describe() if after else None,
+        )
+
+
+def _is_new(before: Tenant, wanted: Channel) -> bool:
+    """Whether a channel is to be added or changed."""
+    have = before.channel(wanted.name)
+    if have is None:
+        return True
+    if have.pool is None:
+        return have.retention != wanted.retention
+    if wanted.retention not in (None, have.retention):
+        raise TenantConflict(
+            f"channel {wanted.name} of tenant {before.id} is in a shared stream, which has one retention; "
+            f"`tenantry tenant move {before.id} --to stream` gives it a stream of its own"
+        )
+    return False

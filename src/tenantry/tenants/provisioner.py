@@ -1,0 +1,221 @@
+"""Brings the servers to what the registry wants of a tenant, in steps that may each be repeated.
+
+A crash anywhere leaves a tenant whose revision is ahead of what was provisioned; doing all steps again completes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tenantry.errors import BrokerError, ProvisioningFailed, TenantConflict
+from tenantry.nats import claims
+from tenantry.nats.jetstream import Config, JetStream
+from tenantry.postgres.locks import Locks
+from tenantry.telemetry import signal
+from tenantry.tenants.audit import AuditLog
+from tenantry.tenants.backbone import Backbone
+from tenantry.tenants.credentials import Credential, CredentialStore
+from tenantry.tenants.door import Door
+from tenantry.tenants.lanes import Lane, Lanes, at_tier
+from tenantry.tenants.moves import Move, MoveStore, Stage
+from tenantry.tenants.pools import Pools
+from tenantry.tenants.registry import Registry
+from tenantry.tenants.streams import ensure_stream, marks
+from tenantry.tenants.tenant import Channel, Status, Tenant
+
+STEP = signal(
+    "tenants.step", "A step for a tenant is about to be done on the servers.", "tenant", "step", level="debug"
+)
+PROVISIONED = signal(
+    "tenants.provisioned", "The servers were brought to what is wanted.", "tenant", "seconds", "error", level="debug"
+)
+ERASED = signal("tenants.erased", "All that a tenant had was erased.", "tenant", "seconds", "error")
+
+RECONCILER: Final = "reconciler"
+
+
+class Provisioner:
+    def __init__(
+        self,
+        registry: Registry,
+        locks: Locks,
+        credentials: CredentialStore,
+        moves: MoveStore,
+        audit: AuditLog,
+        lanes: Lanes,
+        pools: Pools,
+        backbone: Backbone,
+        *,
+        parallel: int,
+    ) -> None:
+        self._registry = registry
+        self._locks = locks
+        self._credentials = credentials
+        self._moves = moves
+        self._audit = audit
+        self._lanes = lanes
+        self._pools = pools
+        self._backbone = backbone
+        self._door = Door(lanes)
+        self._room = asyncio.Semaphore(parallel)
+
+    async def converge(self, tenant: str, *, again: bool = False) -> None:
+        """Do all that is still to be done for a tenant; ProvisioningFailed if the servers would not.
+
+        `again` does it even where it was done: what is on the servers may have drifted.
+        """
+        async with self._locks.hold(f"tenant/{tenant}"), self._room:
+            found = await self._registry.find(tenant)
+            if found is None or (found.is_ready and not again):
+                return
+            try:
+                if found.status == Status.DELETING:
+                    await self._erase(found)
+                else:
+                    await self._provision(found)
+            except (BrokerError, TenantConflict) as problem:
+                await self._registry.mark_failed(found.uid, str(problem))
+                raise ProvisioningFailed(
+                    f"tenant {tenant} is recorded, and the servers do not have it all yet: {problem}. It is tried "
+                    "again by itself while `tenantry up` or `tenantry serve api` runs"
+                ) from problem
+
+    async def push_claims(self, tenant: Tenant, lanes: Sequence[Lane], *, copying: Sequence[Lane] = ()) -> None:
+        """Tell the server about the tenant's account: `lanes` are where it publishes now.
+
+        `copying` are lanes that streams of the account copy from.
+        """
+        credentials = await self._credentials.of(tenant.id)
+        imports = self._door.imports(lanes, credentials)
+        for lane in copying:
+            imports += self._door.copy_imports(lane)
+        token = claims.account_claims(
+            self._backbone.operator,
+            self._lanes.account_key(tenant).public,
+            f"{self._lanes.app}/{tenant.id}",
+            limits=self._door.limits(tenant, lanes, copying=bool(copying)),
+            imports=imports,
+            revoked_users=self._door.revoked(tenant, credentials),
+        )
+        await self._backbone.accounts.push(token)
+
+    async def _provision(self, tenant: Tenant) -> None:
+        with PROVISIONED.span(tenant=tenant.id):
+            channels = [channel for channel in tenant.channels if not channel.removing]
+            lanes = self._lanes.lanes(tenant)
+            move = await self._moves.unfinished(tenant.id)
+            is_moving = move is not None and move.stage in (Stage.COPYING, Stage.CUTTING)
+            if self._backbone.has_accounts:
+                self._step(tenant, "account")
+                await self.push_claims(tenant, lanes, copying=self._copied(tenant, move) if is_moving else ())
+            if is_moving:
+                # The streams are the mover's until it is done.
+                return await self._registry.mark_provisioned(tenant)
+            for pool in {channel.pool for channel in tenant.channels if channel.pool is not None}:
+                self._step(tenant, f"pool {pool}")
+                await self._pools.settle(pool)
+            async with self._backbone.jetstream(lanes[0].broker) as jetstream:
+                await self._provision_streams(jetstream, tenant, channels)
+                for channel in tenant.channels:
+                    if channel.removing:
+                        self._step(tenant, f"remove {channel.name}")
+                        await self.erase_lane(jetstream, self._lanes.lane(tenant, channel))
+            self._step(tenant, "record")
+            await self._registry.mark_provisioned(tenant)
+
+    def _copied(self, tenant: Tenant, move: Move | None) -> list[Lane]:
+        """The lanes that streams in the tenant's account copy from."""
+        here = self._lanes.lanes(tenant)
+        there = self._lanes.lanes(at_tier(tenant, move.to_tier)) if move else here
+        return [lane for lane, next_lane in zip(here, there, strict=True) if lane.account != next_lane.account]
+
+    async def _provision_streams(self, jetstream: JetStream, tenant: Tenant, channels: Sequence[Channel]) -> None:
+        for channel in channels:
+            lane = self._lanes.lane(tenant, channel)
+            if not lane.is_shared:
+                self._step(tenant, f"stream {channel.name}")
+                await ensure_stream(jetstream, self._lanes.stream_config(tenant, channel))
+        for credential in await self._credentials.of(tenant.id):
+            for channel in channels:
+                if credential.grants_consumer_of(channel.name):
+                    self._step(tenant, f"consumer {credential.consumer}")
+                    await self._ensure_consumer(jetstream, tenant, self._lanes.lane(tenant, channel), credential)
+
+    async def _ensure_consumer(self, jetstream: JetStream, tenant: Tenant, lane: Lane, credential: Credential) -> None:
+        assert credential.consumer is not None
+        name = lane.consumer_name(credential.consumer)
+        if await jetstream.consumer(lane.stream, name) is None:
+            replicas = min(tenant.limits.consumer_replicas, self._lanes.replicas(tenant))
+            await jetstream.create_consumer(lane.stream, consumer_config(tenant, lane, name, replicas))
+
+    async def _erase(self, tenant: Tenant) -> None:
+        with ERASED.span(tenant=tenant.id):
+            lanes = [self._lanes.lane(tenant, channel) for channel in tenant.channels]
+            erased: Counter[str] = Counter()
+            has_account = (
+                self._backbone.has_accounts
+                and await self._backbone.accounts.lookup(self._lanes.account_key(tenant).public) is not None
+            )
+            if has_account:
+                self._step(tenant, "lock out")
+                await self.push_claims(tenant, lanes)
+            for pool in {channel.pool for channel in tenant.channels if channel.pool is not None}:
+                self._step(tenant, f"pool {pool}")
+                await self._pools.settle(pool)
+            # Without its account a tenant has no streams inside, and nobody could look.
+            if has_account or lanes[0].broker == self._lanes.platform:
+                async with self._backbone.jetstream(lanes[0].broker) as jetstream:
+                    for lane in lanes:
+                        self._step(tenant, f"erase {lane.channel}")
+                        erased += await self.erase_lane(jetstream, lane)
+            if has_account:
+                self._step(tenant, "delete account")
+                await self._backbone.accounts.delete([self._lanes.account_key(tenant).public])
+                erased["accounts"] += 1
+            self._step(tenant, "forget")
+            await self._forget(tenant, erased)
+
+    async def erase_lane(self, jetstream: JetStream, lane: Lane) -> Counter[str]:
+        """Erase what a lane holds, and its consumers; what was there, in numbers."""
+        found = await jetstream.stream(lane.stream)
+        if found is None:
+            return Counter()
+        if lane.is_shared:
+            purged = await jetstream.purge(lane.stream, lane.subjects)
+            prefix = lane.consumer_name("")
+            own = [each["name"] async for each in jetstream.consumers(lane.stream) if each["name"].startswith(prefix)]
+            for consumer in own:
+                await jetstream.delete_consumer(lane.stream, consumer)
+            return Counter(events=purged, consumers=len(own))
+        if not marks(found["config"]):
+            raise TenantConflict(f"stream {lane.stream} is not Tenantry's; it is not deleted")
+        await jetstream.delete_stream(lane.stream)
+        state = found["state"]
+        return Counter(streams=1, events=state["messages"], consumers=state["consumer_count"])
+
+    async def _forget(self, tenant: Tenant, erased: Counter[str]) -> None:
+        async with self._registry.change(tenant.id) as connection:
+            await self._registry.delete(connection, tenant.uid)
+            await self._audit.append(
+                connection, RECONCILER, "tenant.erased", tenant.id, before=tenant.describe(), after=dict(erased)
+            )
+
+    def _step(self, tenant: Tenant, step: str) -> None:
+        STEP.emit(tenant=tenant.id, step=step)
+
+
+def consumer_config(tenant: Tenant, lane: Lane, name: str, replicas: int) -> Config:
+    """A durable consumer that a tenant's user fetches from."""
+    config: dict[str, Any] = {
+        "durable_name": name,
+        "ack_policy": "explicit",
+        "deliver_policy": "all",
+        "max_ack_pending": tenant.limits.in_flight,
+        "num_replicas": replicas,
+    }
+    if lane.is_shared:
+        config["filter_subject"] = lane.subjects
+    return config

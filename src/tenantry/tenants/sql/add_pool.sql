@@ -1,0 +1,1 @@
+insert into tenantry.pools (retention) values (%(retention)s) returning number

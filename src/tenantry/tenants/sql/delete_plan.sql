@@ -1,0 +1,1 @@
+delete from tenantry.plans where name = %(name)s

@@ -1,0 +1,1 @@
+delete from tenantry.tenants where uid = %(uid)s

@@ -1,0 +1,1 @@
+select name, limits from tenantry.plans where name = %(name)s for share

@@ -1,0 +1,1 @@
+select number, mac from tenantry.audit_head for update

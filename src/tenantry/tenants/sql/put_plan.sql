@@ -1,0 +1,4 @@
+insert into tenantry.plans (name, limits)
+values (%(name)s, %(limits)s)
+on conflict (name) do update
+set limits = excluded.limits, updated_at = now()
