@@ -23,6 +23,10 @@ class Report(msgspec.Struct):
 
 
 BENCHMARKS: Final = {
+    "provision": (
+        "tenantry.bench.provision",
+        "tenants provisioned a second at each tier, and how soon they publish",
+    ),
     "wire": ("tenantry.bench.wire", "nats_bulk against the official client: publish with acks, and reading a stream"),
 }
 

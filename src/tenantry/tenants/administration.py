@@ -22,6 +22,7 @@ from tenantry.tenants.audit import AuditLog
 from tenantry.tenants.backbone import Backbone
 from tenantry.tenants.budget import AssetBudget
 from tenantry.tenants.credentials import Credential, CredentialStore, Kind, issue
+from tenantry.tenants.drift import DriftDetector
 from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.mover import Mover, Progress
 from tenantry.tenants.moves import LaneMove, Move, MoveStore
@@ -54,6 +55,7 @@ class Administration:
         backbone: Backbone,
         provisioner: Provisioner,
         mover: Mover,
+        drift: DriftDetector,
         budget: AssetBudget,
         *,
         pool_lanes: int,
@@ -65,6 +67,7 @@ class Administration:
         self.lanes = lanes
         self.provisioner = provisioner
         self.mover = mover
+        self.drift = drift
         self._backbone = backbone
         self._budget = budget
         self._pool_lanes = pool_lanes
@@ -152,6 +155,8 @@ class Administration:
             raise TenantInvalid("lifetime", f"expected lifetime to be at least a second, got: {lifetime}")
         async with self.registry.change(tenant) as connection:
             found = await self._require_active(connection, tenant)
+            if wanted in (Kind.PUBLISH, Kind.LEAF):
+                self.lanes.require_publishable(found)
             if consumer is not None:
                 await self._require_consumer(connection, found, consumer, channel)
             secret = issue(

@@ -16,6 +16,7 @@ from tenantry.tenants.backbone import Backbone
 from tenantry.tenants.budget import AssetBudget
 from tenantry.tenants.credentials import CredentialStore
 from tenantry.tenants.door import platform_exports
+from tenantry.tenants.drift import DriftDetector
 from tenantry.tenants.keyring import Keyring
 from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.mover import Mover
@@ -64,6 +65,7 @@ async def open_administration(
             backbone,
             provisioner,
             mover,
+            DriftDetector(registry, moves, lanes, pools, backbone, provisioner),
             AssetBudget(settings.asset_budget, settings.nats_replicas),
             pool_lanes=settings.pool_lanes,
         )

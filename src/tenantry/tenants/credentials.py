@@ -28,7 +28,7 @@ class Kind(StrEnum):
     """What a credential is for."""
 
     CLIENT = "client"
-    """Publish, and read back."""
+    """Publish, where the tier allows it, and read back."""
     PUBLISH = "publish"
     READ = "read"
     LEAF = "leaf"

@@ -20,6 +20,8 @@ from tenantry.tenants.tenant import Status, Tenant
 
 OWN_CONNECTIONS: Final = 4
 """Room for connections of ours in a tenant's account."""
+FOR_GOOD: Final = 4_102_444_800
+"""Claims issued up to this second, in the year 2100, no longer hold. A key is used for one credential only."""
 MOVE_API: Final = "$TENANTRY.API"
 MOVE_DELIVERY: Final = "$TENANTRY.MOVE"
 
@@ -85,10 +87,12 @@ class Door:
         outside = [lane for lane in lanes if not self._is_inside(lane)]
         imports: list[Import] = []
         for lane in outside:
-            imports += [self._service(lane.subjects), self._stream(lane.subjects)]
+            imports.append(self._stream(lane.subjects))
+            if not lane.is_shared:
+                imports.append(self._service(lane.subjects))
             imports += [self._service(subject) for subject in lane.direct_get()]
-            for consumer in {each.consumer for each in credentials if each.grants_consumer_of(lane.channel)}:
-                assert consumer is not None
+            granted = {each.consumer for each in credentials if each.consumer and each.grants_consumer_of(lane.channel)}
+            for consumer in sorted(granted):
                 imports += [self._service(subject) for subject in consumer_subjects(lane, consumer)]
         return imports
 
@@ -103,17 +107,12 @@ class Door:
         ]
 
     def revoked(self, tenant: Tenant, credentials: Sequence[Credential]) -> dict[str, int]:
-        """Who is locked out, and up to which second their claims no longer hold."""
+        """Who is locked out. Users of ours never are: somebody has to look after the data, and in the end erase it."""
         now = datetime.now(UTC)
-        revoked = {
-            each.user_key: int(each.revoked_at.timestamp())
-            for each in credentials
-            if each.revoked_at and not (each.expires_at and each.expires_at < now)
+        valid = [each for each in credentials if not (each.expires_at and each.expires_at < now)]
+        return {
+            each.user_key: FOR_GOOD for each in valid if each.revoked_at is not None or tenant.status != Status.ACTIVE
         }
-        if tenant.status != Status.ACTIVE:
-            # Each by name, for users of ours must still get in: to look after the data, and in the end to erase it.
-            revoked |= {each.user_key: int(tenant.status_since.timestamp()) for each in credentials}
-        return revoked
 
     def _is_inside(self, lane: Lane) -> bool:
         return lane.account != self._lanes.platform_account

@@ -50,6 +50,10 @@ class Lane:
     def subjects(self) -> str:
         return f"{self.prefix}.>"
 
+    def message_id(self, event_id: str) -> str:
+        """The id under which the stream stores an event once. A stream that is shared knows one id for all tenants."""
+        return f"{self.tenant}/{event_id}" if self.is_shared else event_id
+
     def consumer_name(self, service: str) -> str:
         """The durable consumer of a service on this lane."""
         return f"{self.tenant}_{self.channel}_{service}" if self.is_shared else service
@@ -111,6 +115,18 @@ class Lanes:
     def shares_streams(self, tier: Tier) -> bool:
         """Whether channels at this tier need a place in a shared stream."""
         return tier == Tier.POOLED
+
+    def require_publishable(self, tenant: Tenant) -> None:
+        """Whether a tenant may publish to NATS itself.
+
+        A shared stream drops an event whose id it has, whoever published that: a tenant that may choose ids could make
+        it drop a neighbour's. So what goes into one comes through the outbox or HTTP, where ids are kept apart.
+        """
+        if self.shares_streams(tenant.tier):
+            raise TenantConflict(
+                f"tenant {tenant.id} is in the pooled tier, where events come in through the outbox or HTTP alone; "
+                f"`tenantry tenant move {tenant.id} --to stream` lets it publish to NATS itself"
+            )
 
     def require_possible(self, tier: Tier) -> None:
         """Whether the servers can do it."""

@@ -83,8 +83,8 @@ class Provisioner:
                     "again by itself while `tenantry up` or `tenantry serve api` runs"
                 ) from problem
 
-    async def push_claims(self, tenant: Tenant, lanes: Sequence[Lane], *, copying: Sequence[Lane] = ()) -> None:
-        """Tell the server about the tenant's account: `lanes` are where it publishes now.
+    async def claims(self, tenant: Tenant, lanes: Sequence[Lane], *, copying: Sequence[Lane] = ()) -> str:
+        """What the server is to know about the tenant's account: `lanes` are where it publishes now.
 
         `copying` are lanes that streams of the account copy from.
         """
@@ -92,7 +92,7 @@ class Provisioner:
         imports = self._door.imports(lanes, credentials)
         for lane in copying:
             imports += self._door.copy_imports(lane)
-        token = claims.account_claims(
+        return claims.account_claims(
             self._backbone.operator,
             self._lanes.account_key(tenant).public,
             f"{self._lanes.app}/{tenant.id}",
@@ -100,7 +100,9 @@ class Provisioner:
             imports=imports,
             revoked_users=self._door.revoked(tenant, credentials),
         )
-        await self._backbone.accounts.push(token)
+
+    async def push_claims(self, tenant: Tenant, lanes: Sequence[Lane], *, copying: Sequence[Lane] = ()) -> None:
+        await self._backbone.accounts.push(await self.claims(tenant, lanes, copying=copying))
 
     async def _provision(self, tenant: Tenant) -> None:
         with PROVISIONED.span(tenant=tenant.id):
