@@ -68,7 +68,7 @@ class Administration:
         self.provisioner = provisioner
         self.mover = mover
         self.drift = drift
-        self._backbone = backbone
+        self.backbone = backbone
         self._budget = budget
         self._pool_lanes = pool_lanes
 
@@ -148,7 +148,7 @@ class Administration:
         lifetime: float | None = None,
     ) -> tuple[Credential, Credentials]:
         """A new user for the tenant. The second part is the secret: it is kept nowhere and cannot be had again."""
-        _ = self._backbone.accounts
+        _ = self.backbone.accounts
         wanted = read_kind(kind)
         require_text("name", name)
         if lifetime is not None and lifetime < SHORTEST_LIFETIME:
