@@ -51,8 +51,12 @@ class Lane:
         return f"{self.prefix}.>"
 
     def message_id(self, event_id: str) -> str:
-        """The id under which the stream stores an event once. A stream that is shared knows one id for all tenants."""
-        return f"{self.tenant}/{event_id}" if self.is_shared else event_id
+        """The id under which a stream stores an event once.
+
+        A shared stream knows one id for all tenants, so it names the tenant. It is the same at every tier: whoever still
+        publishes to the lane of before a move stores nothing twice.
+        """
+        return f"{self.tenant}/{event_id}"
 
     def consumer_name(self, service: str) -> str:
         """The durable consumer of a service on this lane."""
