@@ -17,6 +17,7 @@ from psycopg import errors as database_errors
 from nats_bulk import Credentials
 from tenantry.errors import ProvisioningFailed, TenantConflict, TenantInvalid, TenantNotFound
 from tenantry.nats.claims import read as read_claims
+from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import Connection
 from tenantry.tenants.audit import AuditLog
 from tenantry.tenants.backbone import Backbone
@@ -47,6 +48,7 @@ SHORTEST_LIFETIME: Final = 1.0
 class Administration:
     def __init__(
         self,
+        pool: Pool,
         registry: Registry,
         credentials: CredentialStore,
         moves: MoveStore,
@@ -60,6 +62,7 @@ class Administration:
         *,
         pool_lanes: int,
     ) -> None:
+        self.pool = pool
         self.registry = registry
         self.credentials = credentials
         self.moves = moves

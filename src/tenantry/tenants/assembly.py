@@ -57,6 +57,7 @@ async def open_administration(
         if backbone.has_accounts:
             await backbone.establish_exports(platform_exports(settings.app))
         yield Administration(
+            pool,
             registry,
             credentials,
             moves,

@@ -56,17 +56,17 @@ class Door:
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
 
-    def limits(self, tenant: Tenant, lanes: Sequence[Lane], *, copying: bool = False) -> AccountLimits:
-        """What the server holds the account to. A copy has no bounds of its own while it grows: the origin has them."""
+    def limits(self, tenant: Tenant, lanes: Sequence[Lane], *, unbounded: bool = False) -> AccountLimits:
+        """What the server holds the account to; `unbounded` leaves it to the streams how much they store."""
         limits = tenant.limits
-        if copying:
+        if unbounded:
             return msgspec.structs.replace(
                 UNLIMITED_JETSTREAM,
                 conn=limits.connections + OWN_CONNECTIONS,
                 leaf=limits.leaf_nodes,
                 payload=limits.payload,
             )
-        inside = [lane for lane in lanes if self._is_inside(lane)]
+        inside = [lane for lane in lanes if self.is_inside(lane)]
         if not inside:
             return AccountLimits(conn=limits.connections, leaf=limits.leaf_nodes, payload=limits.payload)
         copies = len(inside) * self._lanes.replicas(tenant)
@@ -84,7 +84,7 @@ class Door:
 
     def imports(self, lanes: Sequence[Lane], credentials: Sequence[Credential]) -> list[Import]:
         """What leads out of the account: for each lane that is elsewhere, its own subjects."""
-        outside = [lane for lane in lanes if not self._is_inside(lane)]
+        outside = [lane for lane in lanes if not self.is_inside(lane)]
         imports: list[Import] = []
         for lane in outside:
             imports.append(self._stream(lane.subjects))
@@ -114,7 +114,8 @@ class Door:
             each.user_key: FOR_GOOD for each in valid if each.revoked_at is not None or tenant.status != Status.ACTIVE
         }
 
-    def _is_inside(self, lane: Lane) -> bool:
+    def is_inside(self, lane: Lane) -> bool:
+        """Whether the stream is in the tenant's own account."""
         return lane.account != self._lanes.platform_account
 
     def _service(self, subject: str) -> Import:

@@ -53,8 +53,8 @@ class Lane:
     def message_id(self, event_id: str) -> str:
         """The id under which a stream stores an event once.
 
-        A shared stream knows one id for all tenants, so it names the tenant. It is the same at every tier: whoever still
-        publishes to the lane of before a move stores nothing twice.
+        A shared stream knows one id for all tenants, so it names the tenant. It is the same at every tier: whoever
+        still publishes to the lane of before a move stores nothing twice.
         """
         return f"{self.tenant}/{event_id}"
 

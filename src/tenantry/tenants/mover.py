@@ -239,7 +239,8 @@ class Mover:
             if self._backbone.has_accounts:
                 self._step(tenant, "account")
                 tenant = await self._registry.get(tenant.id)
-                await self._provisioner.push_claims(tenant, [crossing.target for crossing in crossings])
+                targets = [crossing.target for crossing in crossings]
+                await self._provisioner.push_claims(tenant, targets)
 
     async def _copy_consumers(self, target: JetStream, crossing: _Crossing) -> None:
         """Each durable consumer goes on after the last event it has acknowledged all up to."""

@@ -83,10 +83,12 @@ class Provisioner:
                     "again by itself while `tenantry up` or `tenantry serve api` runs"
                 ) from problem
 
-    async def claims(self, tenant: Tenant, lanes: Sequence[Lane], *, copying: Sequence[Lane] = ()) -> str:
+    async def claims(
+        self, tenant: Tenant, lanes: Sequence[Lane], *, copying: Sequence[Lane] = (), unbounded: bool = False
+    ) -> str:
         """What the server is to know about the tenant's account: `lanes` are where it publishes now.
 
-        `copying` are lanes that streams of the account copy from.
+        `copying` are lanes that streams of the account copy from. `unbounded` is for while its streams are worked on.
         """
         credentials = await self._credentials.of(tenant.id)
         imports = self._door.imports(lanes, credentials)
@@ -96,13 +98,16 @@ class Provisioner:
             self._backbone.operator,
             self._lanes.account_key(tenant).public,
             f"{self._lanes.app}/{tenant.id}",
-            limits=self._door.limits(tenant, lanes, copying=bool(copying)),
+            limits=self._door.limits(tenant, lanes, unbounded=unbounded),
             imports=imports,
             revoked_users=self._door.revoked(tenant, credentials),
         )
 
-    async def push_claims(self, tenant: Tenant, lanes: Sequence[Lane], *, copying: Sequence[Lane] = ()) -> None:
-        await self._backbone.accounts.push(await self.claims(tenant, lanes, copying=copying))
+    async def push_claims(
+        self, tenant: Tenant, lanes: Sequence[Lane], *, copying: Sequence[Lane] = (), unbounded: bool = False
+    ) -> None:
+        token = await self.claims(tenant, lanes, copying=copying, unbounded=unbounded)
+        await self._backbone.accounts.push(token)
 
     async def _provision(self, tenant: Tenant) -> None:
         with PROVISIONED.span(tenant=tenant.id):
@@ -110,9 +115,12 @@ class Provisioner:
             lanes = self._lanes.lanes(tenant)
             move = await self._moves.unfinished(tenant.id)
             is_moving = move is not None and move.stage in (Stage.COPYING, Stage.CUTTING)
+            # Streams that are to shrink must have done so before the account's limits do.
+            has_more_to_come = self._backbone.has_accounts and tenant.provisioned > 0 and self._door.is_inside(lanes[0])
             if self._backbone.has_accounts:
                 self._step(tenant, "account")
-                await self.push_claims(tenant, lanes, copying=self._copied(tenant, move) if is_moving else ())
+                copying = self._copied(tenant, move) if is_moving else ()
+                await self.push_claims(tenant, lanes, copying=copying, unbounded=bool(copying) or has_more_to_come)
             if is_moving:
                 # The streams are the mover's until it is done.
                 return await self._registry.mark_provisioned(tenant)
@@ -125,6 +133,9 @@ class Provisioner:
                     if channel.removing:
                         self._step(tenant, f"remove {channel.name}")
                         await self.erase_lane(jetstream, self._lanes.lane(tenant, channel))
+            if has_more_to_come:
+                self._step(tenant, "limits")
+                await self.push_claims(tenant, lanes)
             self._step(tenant, "record")
             await self._registry.mark_provisioned(tenant)
 
