@@ -94,7 +94,8 @@ class NatsServer:
 
     def locate(self) -> None:
         """Learn port and keys from what the process that runs the server has written."""
-        self.port = self._directory.remembered().get("nats_port", 0)
+        remembered = self._directory.remembered()
+        self.port, self.leaf_port = remembered.get("nats_port", 0), remembered.get("nats_leaf_port")
         self.identity = self._read_identity()
 
     def _broker(self, account: str) -> Broker:

@@ -247,7 +247,7 @@ class Administration:
     async def _create(self, connection: Connection, spec: TenantSpec) -> None:
         plan = await self._plan(connection, spec.plan or DEFAULT_PLAN)
         tier = self._read_tier(spec.tier or Tier.STREAM)
-        overrides = read_overrides(without_nulls(spec.overrides or {}), plan.limits)
+        overrides = read_overrides(without_nulls(spec.overrides or {}))
         placement = read_placement(spec.placement or {})
         channels = read_channels(spec.channels or {}) or [Channel(name=name) for name in DEFAULT_CHANNELS]
         name = spec.id if spec.name is None else require_text("name", spec.name)
@@ -267,7 +267,7 @@ class Administration:
             )
         plan = await self._plan(connection, spec.plan or before.plan)
         merged = without_nulls(before.overrides | dict(spec.overrides or {}))
-        overrides = read_overrides(merged, plan.limits)
+        overrides = read_overrides(merged)
         placement = before.placement if spec.placement is None else read_placement(spec.placement)
         name = before.name if spec.name is None else require_text("name", spec.name)
         removed = self._removed_channels(before, spec)

@@ -125,11 +125,7 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
 
 def read_limits(given: Mapping[str, Any], under: Limits | None = None) -> Limits:
     """Limits from what a person wrote, over those of a plan; TenantInvalid names the value that is wrong."""
-    known = Limits.__struct_fields__
-    for field in given:
-        if field not in known:
-            raise TenantInvalid(field, f"expected a limit, one of {', '.join(known)}, got: {field!r}")
-    values = {field: _READERS.get(field, _read_number)(field, value) for field, value in given.items()}
+    values = read_overrides(given)
     if under is not None:
         if "retention" in values:
             values["retention"] = under.retention | values["retention"]
@@ -143,14 +139,13 @@ def read_limits(given: Mapping[str, Any], under: Limits | None = None) -> Limits
     return limits
 
 
-def read_overrides(given: Mapping[str, Any], under: Limits) -> dict[str, Any]:
-    """The same values in the form in which they are kept, checked."""
-    merged = msgspec.to_builtins(read_limits(given, under))
-    named = read_limits(given, under).retention.items() if "retention" in given else ()
-    overrides = {field: merged[field] for field in given}
-    if "retention" in overrides:
-        overrides["retention"] = {channel: seconds for channel, seconds in named if channel in given["retention"]}
-    return overrides
+def read_overrides(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Single limits from what a person wrote, in the form in which they are kept."""
+    for field in given:
+        if field not in Limits.__struct_fields__:
+            known = ", ".join(Limits.__struct_fields__)
+            raise TenantInvalid(field, f"expected a limit, one of {known}, got: {field!r}")
+    return {field: _READERS.get(field, _read_number)(field, value) for field, value in given.items()}
 
 
 def _read_retention(field: str, value: object) -> dict[str, int]:

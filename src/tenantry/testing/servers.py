@@ -30,7 +30,7 @@ class TestPlatform:
     __test__ = False
 
     def __init__(self, folder: Path) -> None:
-        self.embedded = EmbeddedPlatform(Settings(data=folder))
+        self.embedded = EmbeddedPlatform(Settings(data=folder, nats_leaf_port=0))
         assert self.embedded.nats is not None
         assert self.embedded.postgres is not None
         self.nats = self.embedded.nats
