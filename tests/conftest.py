@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from tenantry.nats.connections import Broker
 from tenantry.tenants.administration import Administration
 from tenantry.testing import TestPlatform
+from tests.own_server import OwnServer
 
 FOLDER_VARIABLE = "SERVERS_UNDER_TEST"
 
@@ -101,6 +102,17 @@ async def administration(platform: TestPlatform) -> AsyncIterator[Administration
     """Tenants that no other test has."""
     async with platform.administration() as opened:
         yield opened
+
+
+@pytest.fixture
+async def own_nats(tmp_path: Path) -> AsyncIterator[OwnServer]:
+    """A server without operator mode, which a test may kill."""
+    folder = tmp_path / "own-nats"
+    folder.mkdir()
+    server = OwnServer(folder, "")
+    await server.start()
+    yield server
+    await server.stop()
 
 
 @pytest.fixture

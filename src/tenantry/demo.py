@@ -1,4 +1,4 @@
-"""Sample tenants with load: three quiet ones and a noisy one, each in a NATS account and stream of its own.
+"""Sample tenants with load: three quiet ones, one at each tier, and a noisy one with an account of its own.
 
 What to look at: the noisy tenant's thousands of events a second leave the others' acknowledgements as quick as before.
 """
@@ -18,26 +18,22 @@ from statistics import quantiles
 from typing import Any, Final, TypeVar
 
 import msgspec
-from nats.js.api import DiscardPolicy, StreamConfig
-from nats.js.errors import BadRequestError
 
 import nats_bulk
 from tenantry import event
-from tenantry.embedded.platform import EmbeddedPlatform
-from tenantry.errors import ConfigError
-from tenantry.nats import claims
-from tenantry.nats.accounts import AccountServer
-from tenantry.nats.connections import Broker, connect, connect_bulk
-from tenantry.nats.keys import Key, Role
+from tenantry.errors import ProvisioningFailed
+from tenantry.nats.connections import connect_bulk
+from tenantry.service import Held
+from tenantry.tenants.administration import Administration
+from tenantry.tenants.lanes import Lane
+from tenantry.tenants.spec import TenantSpec
+from tenantry.tenants.tenant import Status, Tier
 
 CHANNEL: Final = "events"
 TYPES: Final = ("order.created", "order.paid", "order.shipped")
 TICK_SECONDS: Final = 0.1
-RETENTION_SECONDS: Final = 3600
-STREAM_BYTES: Final = 256 << 20
-LIMITS: Final = claims.AccountLimits(
-    disk_storage=2 * STREAM_BYTES, streams=4, consumer=100, conn=50, leaf=0, max_bytes_required=True
-)
+# As little as a demo needs, so that it may run for days.
+LIMITS: Final = {"retention": "1h", "storage": "256MiB"}
 
 Result = TypeVar("Result")
 
@@ -48,6 +44,8 @@ class SampleTenant:
 
     name: str
     rate: int
+    tier: Tier
+    lane: Lane | None = None
     connection: nats_bulk.Connection | None = None
     published: int = 0
     read: int = 0
@@ -61,7 +59,13 @@ class SampleTenant:
 
     def summary(self) -> dict[str, Any]:
         p50, p99 = _percentiles(self.ack_seconds)
-        return {"published": self.published, "read": self.read, "lag": self.lag, "ack_ms": {"p50": p50, "p99": p99}}
+        return {
+            "tier": self.tier,
+            "published": self.published,
+            "read": self.read,
+            "lag": self.lag,
+            "ack_ms": {"p50": p50, "p99": p99},
+        }
 
 
 class Demo:
@@ -69,33 +73,22 @@ class Demo:
 
     name = "demo"
 
-    def __init__(self, platform: EmbeddedPlatform) -> None:
-        if platform.nats is None:
-            raise ConfigError(
-                "the demo needs the embedded NATS, to give each tenant an account; "
-                "leave out --nats-url, and unset NATS_URL and NATS_CREDS"
-            )
-        self._platform = platform
-        self._server = platform.nats
+    def __init__(self, tenants: Held[Administration]) -> None:
+        self._administration = tenants
         self._numbers = itertools.count(1)
         self.tenants = [
-            SampleTenant("acme", 20),
-            SampleTenant("globex", 20),
-            SampleTenant("initech", 20),
-            SampleTenant("noisy", 5000),
+            SampleTenant("acme", 20, Tier.ACCOUNT),
+            SampleTenant("globex", 20, Tier.STREAM),
+            SampleTenant("initech", 20, Tier.POOLED),
+            SampleTenant("noisy", 5000, Tier.ACCOUNT),
         ]
 
     async def start(self) -> None:
-        server = self._server
-        async with connect(server.system, "demo") as system:
-            accounts = AccountServer(system, server.identity.operator_signing)
-            for tenant in self.tenants:
-                key = self._account_key(tenant.name)
-                operator = server.identity.operator_signing
-                await accounts.push(claims.account_claims(operator, key.public, tenant.name, limits=LIMITS))
-                broker = Broker(server.url, claims.issue_user(key, f"{tenant.name}-demo"))
-                await self._provision_stream(broker, tenant)
-                tenant.connection = connect_bulk(broker, f"demo-{tenant.name}", reconnect_for=2.0)
+        administration = self._administration.value
+        for tenant in self.tenants:
+            if not administration.lanes.has_accounts:
+                tenant.tier = min(tenant.tier, Tier.STREAM, key=list(Tier).index)
+            await self._provision(administration, tenant)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -117,28 +110,22 @@ class Demo:
                 # Also makes a publish that is under way give up instead of trying again.
                 tenant.connection.close()
 
-    def _account_key(self, tenant: str) -> Key:
-        return Key(self._platform.directory.secret(f"demo-{tenant}.nk", lambda: Key.generate(Role.ACCOUNT).seed))
-
-    async def _provision_stream(self, broker: Broker, tenant: SampleTenant) -> None:
-        config = StreamConfig(
-            name=_stream(tenant.name),
-            subjects=[f"{self._platform.settings.app}.tenants.{tenant.name}.{CHANNEL}.>"],
-            max_bytes=STREAM_BYTES,
-            max_age=RETENTION_SECONDS,
-            discard=DiscardPolicy.OLD,
-            allow_direct=True,
-        )
-        async with connect(broker, f"demo-{tenant.name}") as client:
-            streams = client.jetstream()
-            try:
-                info = await streams.add_stream(config)
-            except BadRequestError:
-                # An earlier run made it with other settings.
-                info = await streams.update_stream(config)
-            # What an earlier run published is not this run's to read.
-            tenant.next_to_read = info.state.last_seq + 1
-            tenant.newest = info.state.last_seq
+    async def _provision(self, administration: Administration, tenant: SampleTenant) -> None:
+        existing = await administration.registry.find(tenant.name)
+        # Somebody may have moved it, or suspended it to see what happens.
+        tenant.tier = existing.tier if existing else tenant.tier
+        created, _ = await administration.put(TenantSpec(id=tenant.name, tier=tenant.tier, overrides=LIMITS), "demo")
+        if created.problem:
+            raise ProvisioningFailed(f"the demo's tenant {tenant.name} is not complete: {created.problem}")
+        if created.status == Status.SUSPENDED:
+            await administration.resume(tenant.name, "demo")
+        tenant.lane = lane = await administration.lanes.resolve(tenant.name, CHANNEL)
+        tenant.connection = connect_bulk(lane.broker, f"demo-{tenant.name}", reconnect_for=2.0)
+        # What an earlier run published is not this run's to read.
+        async with administration.backbone.jetstream(lane.broker) as jetstream:
+            stream = await jetstream.stream(lane.stream)
+        tenant.newest = stream["state"]["last_seq"] if stream else 0
+        tenant.next_to_read = tenant.newest + 1
 
     async def _drive(self, tenant: SampleTenant) -> None:
         while True:
@@ -149,7 +136,8 @@ class Demo:
 
     def _publish(self, tenant: SampleTenant) -> None:
         assert tenant.connection is not None
-        messages = [self._message(tenant.name) for _ in range(max(1, round(tenant.rate * TICK_SECONDS)))]
+        assert tenant.lane is not None
+        messages = [self._message(tenant.lane) for _ in range(max(1, round(tenant.rate * TICK_SECONDS)))]
         started = time.perf_counter()
         result = nats_bulk.publish(tenant.connection, messages)
         tenant.ack_seconds.append(time.perf_counter() - started)
@@ -157,7 +145,7 @@ class Demo:
         tenant.published += len(messages)
         tenant.newest = max(result.sequences)
 
-    def _message(self, tenant: str) -> nats_bulk.Message:
+    def _message(self, lane: Lane) -> nats_bulk.Message:
         number = next(self._numbers)
         sample = event.Event(
             id=str(uuid.uuid4()),
@@ -166,18 +154,16 @@ class Demo:
             time=event.now(),
             data=msgspec.Raw(msgspec.json.encode({"order": number, "total": number % 500})),
         )
-        subject = event.Subject.build(self._platform.settings.app, tenant, CHANNEL, sample.type)
-        return nats_bulk.Message(str(subject), event.encode(sample), sample.id)
+        return nats_bulk.Message(f"{lane.prefix}.{sample.type}", event.encode(sample), lane.message_id(sample.id))
 
     def _read(self, tenant: SampleTenant) -> None:
         assert tenant.connection is not None
-        for batch in nats_bulk.read_range(tenant.connection, _stream(tenant.name), tenant.next_to_read, tenant.newest):
-            tenant.read += len(batch)
-            tenant.next_to_read = batch.sequences[-1] + 1
-
-
-def _stream(tenant: str) -> str:
-    return f"TENANT_{tenant.upper()}_{CHANNEL.upper()}"
+        assert tenant.lane is not None
+        prefix = f"{tenant.lane.prefix}."
+        for batch in nats_bulk.read_range(tenant.connection, tenant.lane.stream, tenant.next_to_read, tenant.newest):
+            # A shared stream has others' events in between.
+            tenant.read += sum(subject.startswith(prefix) for subject in batch.subjects)
+        tenant.next_to_read = tenant.newest + 1
 
 
 async def _in_thread(work: Callable[[], Result]) -> Result:

@@ -10,8 +10,9 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tenantry.errors import Forced
 from tenantry.telemetry import signal as declare
@@ -22,6 +23,8 @@ DRAIN_REQUESTED = declare("service.drain_requested", "A signal asked the process
 DRAIN_FORCED = declare(
     "service.drain_forced", "A second signal ended the process without waiting.", "signal", level="warning"
 )
+
+Value = TypeVar("Value")
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 FORCE_SECONDS: Final = 1.0
@@ -61,6 +64,58 @@ class Gate:
 
     async def stop(self) -> None:
         pass
+
+    def kill(self) -> None:
+        pass
+
+
+class Deferred:
+    """A service that can only be made when its turn comes, for it needs what those before it have started."""
+
+    def __init__(self, name: str, make: Callable[[], Service]) -> None:
+        self.name = name
+        self._make = make
+        self._made: Service | None = None
+
+    async def start(self) -> None:
+        self._made = self._make()
+        await self._made.start()
+
+    async def run(self) -> None:
+        assert self._made is not None
+        await self._made.run()
+
+    async def stop(self) -> None:
+        if self._made is not None:
+            await self._made.stop()
+
+    def kill(self) -> None:
+        if self._made is not None:
+            self._made.kill()
+
+
+class Held(Generic[Value]):
+    """A service that keeps something open, from its start to its stop, for those after it to use."""
+
+    def __init__(self, name: str, open: Callable[[], AbstractAsyncContextManager[Value]]) -> None:
+        self.name = name
+        self._open = open
+        self._stack = AsyncExitStack()
+        self._value: Value | None = None
+
+    @property
+    def value(self) -> Value:
+        assert self._value is not None
+        return self._value
+
+    async def start(self) -> None:
+        self._value = await self._stack.enter_async_context(self._open())
+
+    async def run(self) -> None:
+        await forever()
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
 
     def kill(self) -> None:
         pass

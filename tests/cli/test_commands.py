@@ -13,6 +13,7 @@ import pytest
 
 from tenantry.nats import claims
 from tenantry.testing import TestPlatform
+from tests.own_server import OwnServer
 from tests.processes import TENANTRY, Up, run_tenantry
 
 SHOW_HELP = """
@@ -66,10 +67,19 @@ def test_the_demo_gets_ready_runs_and_ends_by_itself_with_a_summary(tmp_path: Pa
     assert "Tenantry is ready" in again.stdout
 
 
-def test_the_demo_without_the_embedded_broker_says_why_not(platform: TestPlatform, tmp_path: Path) -> None:
-    done = run_tenantry("up", "--demo", "--data", tmp_path / "data", "--nats-url", platform.nats.url)
-    assert done.returncode == 1
-    assert "the demo needs the embedded NATS" in done.stderr
+def test_the_demo_runs_on_a_server_without_accounts(own_nats: OwnServer, tmp_path: Path) -> None:
+    done = run_tenantry(
+        "up", "--demo", "--seconds", "1", "--json", "--data", tmp_path / "data", "--nats-url", own_nats.address
+    )
+    assert done.returncode == 0, done.stderr
+    tenants = json.loads(done.stdout.splitlines()[-1])["tenants"]
+    assert {name: tenant["tier"] for name, tenant in tenants.items()} == {
+        "acme": "stream",
+        "globex": "stream",
+        "initech": "pooled",
+        "noisy": "stream",
+    }
+    assert all(tenant["published"] == tenant["read"] > 0 for tenant in tenants.values())
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon"])
@@ -92,6 +102,10 @@ def test_up_uses_servers_that_are_named_instead_of_embedded_ones(
     assert refused.returncode == 1
     assert "run `tenantry migrate`" in refused.stderr
     assert run_tenantry("migrate", env=named).returncode == 0
+    without_secret = run_tenantry("up", "--seconds", "0.1", "--data", data, env=named)
+    assert without_secret.returncode == 1
+    assert "set TENANTRY_SECRET" in without_secret.stderr
+    named["TENANTRY_SECRET"] = "a secret that nobody else has"
     done = run_tenantry("up", "--seconds", "0.1", "--json", "--data", data, env=named)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["nats_url"] == "external"
@@ -105,7 +119,7 @@ def test_migrate_shows_first_applies_then_has_nothing_left(database: str) -> Non
     with psycopg.connect(database) as connection:
         assert connection.execute("select to_regnamespace('tenantry')").fetchone() == (None,)
     applied = json.loads(run_tenantry("migrate", "--json", env=env).stdout)
-    assert [migration["version"] for migration in applied["applied"]] == [1]
+    assert [migration["version"] for migration in applied["applied"]] == [1, 2]
     assert "up to date" in run_tenantry("migrate", env=env).stdout
 
 
@@ -201,7 +215,7 @@ def test_bench_lists_what_it_can_measure_and_refuses_what_it_cannot() -> None:
     assert "wire" in run_tenantry("bench").stdout
     refused = run_tenantry("bench", "nothing")
     assert refused.returncode == 1
-    assert "expected a benchmark, one of wire" in refused.stderr
+    assert "expected a benchmark, one of provision, wire" in refused.stderr
 
 
 def test_the_command_is_installed_beside_python() -> None:

@@ -21,8 +21,9 @@ from tenantry.nats.accounts import AccountServer, revoke_before_now
 from tenantry.nats.connections import Broker, connect, connect_bulk
 from tenantry.nats.keys import Key, Role
 from tenantry.testing import TestPlatform
+from tests.own_server import OwnServer
+from tests.servers.conftest import StartServer
 from tests.processes import wait_for
-from tests.servers.conftest import OwnServer, StartServer
 
 STREAM = b'{"name": "EVENTS", "subjects": ["events.>"], "allow_direct": true}'
 

@@ -15,7 +15,8 @@ from nats_bulk import Message, PublishResult
 from tenantry.embedded.ports import free_port
 from tenantry.errors import TenantryError
 from tenantry.nats.connections import Broker, connect, connect_bulk
-from tests.servers.conftest import OwnServer, StartServer
+from tests.own_server import OwnServer
+from tests.servers.conftest import StartServer
 
 COUNT = 20_000
 

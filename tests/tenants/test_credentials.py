@@ -20,7 +20,7 @@ from tenantry.tenants.administration import Administration
 from tenantry.tenants.spec import TenantSpec
 from tenantry.tenants.tenant import Tier
 from tenantry.testing import TestPlatform
-from tests.servers.conftest import OwnServer
+from tests.own_server import OwnServer
 
 TIERS = pytest.mark.parametrize("tier", list(Tier))
 

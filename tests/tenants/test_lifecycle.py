@@ -29,7 +29,7 @@ from tenantry.tenants.reconciler import Reconciler
 from tenantry.tenants.spec import TenantSpec
 from tenantry.tenants.tenant import Status, Tier
 from tenantry.testing import TestPlatform
-from tests.servers.conftest import OwnServer
+from tests.own_server import OwnServer
 from tests.tenants.test_crashes import publish, read
 
 TIERS = pytest.mark.parametrize("tier", list(Tier))

@@ -5,13 +5,20 @@ from __future__ import annotations
 from cyclopts import App, Group, Parameter
 
 RUN = Group("Run", sort_key=1)
-INSPECT = Group("Look inside", sort_key=2)
+TENANTS = Group("Tenants", sort_key=2)
+INSPECT = Group("Look inside", sort_key=3)
+
+
+def _shown_default(value: object) -> str | None:
+    """What a flag is without being given; that it is off, or empty, goes without saying."""
+    return str(value) if value else None
+
 
 app = App(
     name="tenantry",
     help="Event pipelines for many tenants on one platform: no tenant can slow, read or lose another's events.",
     version_flags=["--version"],
-    default_parameter=Parameter(negative=()),
+    default_parameter=Parameter(negative=(), show_default=_shown_default),
 )
 app.command(
     "tenantry.cli.up:up", group=RUN, help="Run the whole platform on this machine, with embedded servers by default."
@@ -27,6 +34,49 @@ app.command(
     group=INSPECT,
     help="Measure against the usual way of doing it, in one run. Without a name: list the benchmarks.",
 )
+
+tenant = App(name="tenant", group=TENANTS, help="Tenants: create, change, look at, move, suspend and erase them.")
+tenant.command("tenantry.cli.tenant:create", help="Create a tenant or change it, or many with --file.")
+tenant.command("tenantry.cli.tenant:set_", name="set", help="Change a tenant that exists.")
+tenant.command("tenantry.cli.tenant:list_tenants", name="list", help="List the tenants.")
+tenant.command("tenantry.cli.tenant_show:show", help="Show a tenant: limits, channels and where they are.")
+tenant.command("tenantry.cli.tenant_move:move", help="Move a tenant to a tier above, while it goes on publishing.")
+tenant.command("tenantry.cli.tenant:suspend", help="Cut publishing and consumption at once, and keep the data.")
+tenant.command("tenantry.cli.tenant:resume", help="Let a suspended tenant publish and consume again.")
+tenant.command("tenantry.cli.tenant:delete", help="Erase a tenant and all that it has. Asks first.")
+tenant.command("tenantry.cli.tenant_drift:drift", help="Compare the servers with what is wanted, and repair them.")
+tenant.command("tenantry.cli.credential:issue", name="creds", help="Issue a credential; the same as `creds issue`.")
+app.command(tenant)
+
+creds = App(name="creds", group=TENANTS, help="Credentials with which tenants connect to NATS.")
+creds.command("tenantry.cli.credential:issue", help="Issue a credential: a .creds file, shown once.")
+creds.command("tenantry.cli.credential:list_credentials", name="list", help="List a tenant's credentials.")
+creds.command("tenantry.cli.credential:revoke", help="Lock a credential's user out, at once and for good.")
+creds.command("tenantry.cli.credential:rotate", help="Issue a new credential in place of another.")
+app.command(creds)
+
+plan = App(name="plan", group=TENANTS, help="Plans: named limits for tenants.")
+plan.command("tenantry.cli.plan:list_plans", name="list", help="List the plans.")
+plan.command("tenantry.cli.plan:show", help="Show all limits of a plan.")
+plan.command("tenantry.cli.plan:set_plan", name="set", help="Create a plan or change it; its tenants follow.")
+plan.command("tenantry.cli.plan:delete", help="Delete a plan that no tenant is on.")
+app.command(plan)
+
+key = App(name="key", group=TENANTS, help="Keys for the HTTP API.")
+key.command("tenantry.cli.key:create", help="Create a key. It alone is printed, once.")
+key.command("tenantry.cli.key:list_keys", name="list", help="List the keys, without their secrets.")
+key.command("tenantry.cli.key:revoke", help="Refuse a key from now on.")
+app.command(key)
+
+accounts = App(name="accounts", group=TENANTS, help="Streams that others consume or provision, as folders.")
+accounts.command("tenantry.cli.accounts:check", help="Check folders, and whether NATS has what they name.")
+accounts.command("tenantry.cli.accounts:export", help="Write tenants as folders for another system to consume.")
+app.command(accounts)
+
+audit = App(name="audit", group=INSPECT, help="The audit log: who did what to which tenant, sealed.")
+audit.command("tenantry.cli.audit:list_entries", name="list", help="List what was done, the newest first.")
+audit.command("tenantry.cli.audit:verify", help="Check that the log is what was written.")
+app.command(audit)
 
 config = App(name="config", group=INSPECT, help="The settings and where they come from.")
 config.command("tenantry.cli.config:show", help="Show every setting, its value and where it came from.")

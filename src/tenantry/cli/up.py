@@ -16,13 +16,12 @@ from rich.table import Table
 
 from tenantry.cli.options import DEFAULT, Options
 from tenantry.cli.output import console, print_json
+from tenantry.cli.roles import Roles
 from tenantry.config import Settings, without_secrets
 from tenantry.demo import Demo
 from tenantry.embedded.platform import EmbeddedPlatform
-from tenantry.nats.reach import require_jetstream
 from tenantry.observe.logs import log_signals
-from tenantry.postgres.migrations import ensure_schema
-from tenantry.service import Gate, Service, forever, run_services
+from tenantry.service import Service, forever, run_services
 
 REFRESH_SECONDS = 0.5
 PLAIN_REFRESH_SECONDS = 5.0
@@ -55,15 +54,10 @@ def up(
 
 async def _up(settings: Settings, with_demo: bool, seconds: float | None, quiet: bool) -> dict[str, Any]:
     platform = EmbeddedPlatform(settings)
-    demo = Demo(platform) if with_demo else None
-    face = Face(platform, demo, seconds, quiet)
-    services: list[Service] = [
-        platform,
-        Gate("nats", lambda: require_jetstream(platform.broker)),
-        Gate("schema", lambda: ensure_schema(platform.database_url, may_migrate=platform.postgres is not None)),
-        *([demo] if demo else []),
-        face,
-    ]
+    roles = Roles(platform)
+    demo = Demo(roles.tenants) if with_demo else None
+    face = Face(platform, roles, demo, seconds, quiet)
+    services: list[Service] = [*roles.servers(), *roles.control(), *([demo] if demo else []), face]
     await run_services(services)
     return face.summary()
 
@@ -73,8 +67,11 @@ class Face:
 
     name = "face"
 
-    def __init__(self, platform: EmbeddedPlatform, demo: Demo | None, seconds: float | None, quiet: bool) -> None:
+    def __init__(
+        self, platform: EmbeddedPlatform, roles: Roles, demo: Demo | None, seconds: float | None, quiet: bool
+    ) -> None:
         self._platform = platform
+        self._roles = roles
         self._demo = demo
         self._seconds = seconds
         self._quiet = quiet
@@ -108,6 +105,7 @@ class Face:
             "data": str(self._platform.directory.path),
             "nats_url": self._platform.nats.url if self._platform.nats else "external",
             "postgres_port": self._platform.postgres.port if self._platform.postgres else "external",
+            "api_url": self._api_url,
         }
         if self._demo:
             document["tenants"] = {tenant.name: tenant.summary() for tenant in self._demo.tenants}
@@ -121,6 +119,7 @@ class Face:
         lines = [
             f"  NATS      {escape(without_secrets(platform.broker.url))}  [dim]{nats}[/]",
             f"  Postgres  {escape(self._database_place())}  [dim]{postgres}[/]",
+            f"  API       {self._api_url}  [dim](`tenantry key create` makes a key)[/]",
         ]
         if platform.uses_directory:
             shell = escape(_shell_path(platform.environment_file))
@@ -128,6 +127,10 @@ class Face:
             lines.append(f"  To use them from another shell:  [bold]. {shell}[/]")
         for line in lines:
             console.print(line, soft_wrap=True)
+
+    @property
+    def _api_url(self) -> str:
+        return self._roles.api.url if self._roles.api else ""
 
     def _database_place(self) -> str:
         if self._platform.postgres:
@@ -151,12 +154,13 @@ class Face:
         assert self._demo is not None
         table = Table(box=None, header_style="bold")
         table.add_column("tenant")
+        table.add_column("tier")
         for column in ("published", "read back", "lag", "ack p50 ms", "ack p99 ms"):
             table.add_column(column, justify="right")
         for tenant in self._demo.tenants:
             row = tenant.summary()
             counts = [f"{row[name]:,}" for name in ("published", "read", "lag")]
-            table.add_row(tenant.name, *counts, *(f"{row['ack_ms'][name]:.2f}" for name in ("p50", "p99")))
+            table.add_row(tenant.name, tenant.tier, *counts, *(f"{row['ack_ms'][name]:.2f}" for name in ("p50", "p99")))
         return table
 
 

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from tenantry.config import Settings
 from tenantry.embedded.directory import DataDirectory
 from tenantry.embedded.nats_server import NatsServer
+from tenantry.embedded.ports import settle_port
 from tenantry.embedded.postgres_server import PostgresServer
 from tenantry.errors import ConfigError
 from tenantry.nats.authority import Authority
@@ -65,6 +66,12 @@ class EmbeddedPlatform:
             return self.settings.database_url.get_secret_value()
         assert self.postgres is not None
         return self.postgres.address()
+
+    def settle_api_port(self) -> int:
+        """The port of the HTTP API, which stays the same from start to start."""
+        if self.uses_directory:
+            return settle_port(self.directory, "api", self.settings.api_port)
+        return self.settings.api_port or 0
 
     async def start(self) -> None:
         if not self._servers:

@@ -19,6 +19,7 @@ from tenantry.errors import ProvisioningFailed, TenantConflict, TenantInvalid, T
 from tenantry.nats.claims import read as read_claims
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import Connection
+from tenantry.tenants.api_keys import ApiKeys
 from tenantry.tenants.audit import AuditLog
 from tenantry.tenants.backbone import Backbone
 from tenantry.tenants.budget import AssetBudget
@@ -51,6 +52,7 @@ class Administration:
         pool: Pool,
         registry: Registry,
         credentials: CredentialStore,
+        keys: ApiKeys,
         moves: MoveStore,
         audit: AuditLog,
         lanes: Lanes,
@@ -65,6 +67,7 @@ class Administration:
         self.pool = pool
         self.registry = registry
         self.credentials = credentials
+        self.keys = keys
         self.moves = moves
         self.audit = audit
         self.lanes = lanes

@@ -11,6 +11,7 @@ from tenantry.nats.connections import Broker
 from tenantry.postgres.locks import Locks
 from tenantry.postgres.pool import open_pool
 from tenantry.tenants.administration import Administration
+from tenantry.tenants.api_keys import ApiKeys
 from tenantry.tenants.audit import AuditLog
 from tenantry.tenants.backbone import Backbone
 from tenantry.tenants.budget import AssetBudget
@@ -60,6 +61,7 @@ async def open_administration(
             pool,
             registry,
             credentials,
+            ApiKeys(pool, audit),
             moves,
             audit,
             lanes,

@@ -15,7 +15,7 @@ _BYTES: Final = {
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
 }
-_QUANTITY = re.compile(r"(\d{1,15})\s*([a-z]*)", re.IGNORECASE)
+_QUANTITY = re.compile(r"(\d{1,18})\s*([a-z]*)", re.IGNORECASE)
 
 
 def parse_duration(field: str, value: object) -> int:

@@ -1,0 +1,90 @@
+"""The HTTP API, put together. It holds no logic: what can be done with tenants, `Administration` does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from tenantry.api import audit, channels, credentials, health, hooks, keys, moves, plans, tenants
+from tenantry.api.access import Doorkeeper
+from tenantry.api.deliveries import Deliveries
+from tenantry.api.edge import Edge
+from tenantry.api.health import Checks
+from tenantry.api.hooks import AccountEvent, ProvisioningHook
+from tenantry.api.moves import BackgroundMoves
+from tenantry.api.problems import Problem, install_problems
+from tenantry.api.tokens import Tokens
+from tenantry.config import Settings
+from tenantry.tenants.administration import Administration
+from tenantry.tenants.api_keys import ApiKeys
+
+DESCRIPTION = """\
+Tenants of a Tenantry platform, their channels, credentials and plans.
+
+Every error is a problem document (RFC 9457). What belongs to a tenant that the caller may not see is answered as if it
+did not exist. 202 says that a change is recorded and completed by itself.
+"""
+
+
+def build_app(administration: Administration, *, keys: ApiKeys, tokens: Tokens | None, settings: Settings) -> FastAPI:
+    background = BackgroundMoves(administration)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await background.close()
+
+    app = FastAPI(
+        title="Tenantry",
+        version=version("tenantry"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        # Their pages load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.administration = administration
+    app.state.keys = keys
+    app.state.doorkeeper = Doorkeeper(keys, tokens)
+    app.state.moves = background
+    app.state.checks = Checks(administration)
+    app.state.hook = ProvisioningHook.from_settings(settings, Deliveries(str(administration.pool.conninfo)))
+    for router in _ROUTERS:
+        app.include_router(router)
+    install_problems(app)
+    app.add_middleware(Edge)
+    app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
+    return app
+
+
+_ROUTERS = (
+    tenants.router,
+    channels.router,
+    moves.router,
+    credentials.router,
+    plans.router,
+    keys.router,
+    audit.router,
+    hooks.router,
+    health.router,
+)
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the models that no route names as its own."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        schemas = document["components"]["schemas"]
+        for model in (Problem, AccountEvent):
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= schema.pop("$defs", {})
+            schemas[model.__name__] = schema
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,1 @@
+select id from tenantry.webhook_deliveries where id = %(id)s

@@ -1,0 +1,1 @@
+delete from tenantry.webhook_deliveries where received_at < now() - %(age)s::interval

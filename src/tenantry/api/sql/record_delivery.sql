@@ -1,0 +1,1 @@
+insert into tenantry.webhook_deliveries (id) values (%(id)s)

@@ -1,0 +1,24 @@
+"""`tenantry serve`: one role in a process of its own, for production."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from tenantry.cli.options import DEFAULT, Options
+from tenantry.cli.roles import Roles
+from tenantry.embedded.platform import EmbeddedPlatform
+from tenantry.observe.logs import log_signals
+from tenantry.service import run_services
+
+API_PORT: Final = 8400
+
+
+def api(*, options: Options = DEFAULT) -> None:
+    """Serve the HTTP API, and look after tenants: finish what was begun, put drift right. Several may run."""
+    settings = options.load().settings
+    log_signals(settings)
+    platform = EmbeddedPlatform(settings)
+    port = API_PORT if settings.api_port is None else settings.api_port
+    roles = Roles(platform)
+    asyncio.run(run_services([*roles.servers(), *roles.control(port)]))

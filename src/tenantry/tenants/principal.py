@@ -1,0 +1,73 @@
+"""Who asks, and what they may do: a principal has scopes and is bound to one tenant, or to none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from tenantry.errors import NotAllowed, TenantInvalid, TenantNotFound
+
+EVERYTHING: Final = "*"
+SCOPES: Final = {
+    "tenants:read": "see tenants, their channels and moves",
+    "tenants:write": "create, change, suspend, resume, move and delete tenants",
+    "credentials:read": "see which NATS credentials a tenant has",
+    "credentials:write": "issue, rotate and revoke NATS credentials",
+    "plans:read": "see plans",
+    "plans:write": "create, change and delete plans",
+    "keys:write": "see, create and revoke API keys, with no more scopes than one has",
+    "audit:read": "read and verify the audit log",
+    EVERYTHING: "all of these",
+}
+TENANT_SCOPES: Final = frozenset({"tenants:read", "credentials:read", "credentials:write"})
+"""What somebody who is bound to a tenant can do at all, and then to that tenant only."""
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    actor: str
+    """The name under which the audit log records what it does."""
+    tenant: str | None = None
+    """The one tenant that it is for; none: the platform."""
+    scopes: frozenset[str] = frozenset()
+
+    def has(self, scope: str) -> bool:
+        if self.tenant is not None and scope not in TENANT_SCOPES:
+            return False
+        return scope in self.scopes or EVERYTHING in self.scopes
+
+    def require(self, scope: str) -> None:
+        if self.has(scope):
+            return
+        if self.tenant is not None and scope not in TENANT_SCOPES:
+            raise NotAllowed(
+                f"this needs the scope {scope}, which nobody who is bound to a tenant can have; "
+                "use a key or token of the platform"
+            )
+        raise NotAllowed(f"this needs the scope {scope}; use a key or token that has it")
+
+    def may_see(self, tenant: str) -> bool:
+        return self.tenant is None or self.tenant == tenant
+
+    def require_sight(self, tenant: str) -> None:
+        """Others' tenants are not there: whoever may not see one must not learn whether it exists."""
+        if not self.may_see(tenant):
+            raise TenantNotFound(f"there is no tenant {tenant!r}")
+
+
+def read_scopes(scopes: Iterable[str], tenant: str | None = None) -> frozenset[str]:
+    """The scopes of a new key, checked."""
+    wanted = frozenset(scopes)
+    if not wanted:
+        raise TenantInvalid("scopes", f"expected at least one scope of {', '.join(SCOPES)}")
+    for scope in sorted(wanted):
+        if scope not in SCOPES:
+            raise TenantInvalid("scopes", f"expected scopes to be of {', '.join(SCOPES)}, got: {scope[:80]!r}")
+        if tenant is not None and scope not in TENANT_SCOPES and scope != EVERYTHING:
+            raise TenantInvalid(
+                "scopes",
+                f"expected the scopes of a key for one tenant to be of {', '.join(sorted(TENANT_SCOPES))}, "
+                f"or {EVERYTHING} for these, got: {scope!r}",
+            )
+    return wanted

@@ -1,0 +1,1 @@
+select * from tenantry.api_keys order by created_at, id

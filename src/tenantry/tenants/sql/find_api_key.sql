@@ -1,0 +1,1 @@
+select * from tenantry.api_keys where id = %(id)s
