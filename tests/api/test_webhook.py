@@ -170,6 +170,20 @@ async def test_a_forged_delivery_is_refused_without_a_reason(sender: Sender) -> 
     assert await sender.acts() == []
 
 
+async def test_a_delivery_cannot_be_replayed_under_a_second_id(sender: Sender) -> None:
+    body, moment = '{"type": "account.created", "data": {"id": "acme"}}', datetime.now(UTC)
+    signed = [
+        ("webhook-timestamp", str(int(moment.timestamp()))),
+        ("webhook-signature", Webhook(SECRET).sign("msg_1", moment, body)),
+    ]
+    client = await sender.api.anybody()
+    for ids in (["other", "msg_1"], ["msg_1", "other"]):
+        await client.post(PATH, content=body, headers=[*(("webhook-id", id) for id in ids), *signed])
+    async with sender.api.administration.pool.connection() as connection:
+        rows = await connection.execute("select id from tenantry.webhook_deliveries")
+        assert {id for (id,) in await rows.fetchall()} <= {"msg_1"}
+
+
 async def test_an_unsigned_delivery_is_refused(sender: Sender) -> None:
     refused = await (await sender.api.anybody()).post(PATH, json={"type": "account.deleted", "data": {"id": "acme"}})
     assert refused.status_code == 401

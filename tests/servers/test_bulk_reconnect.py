@@ -22,8 +22,8 @@ from tenantry.nats.connections import Broker, connect, connect_bulk
 from tenantry.nats.keys import Key, Role
 from tenantry.testing import TestPlatform
 from tests.own_server import OwnServer
-from tests.servers.conftest import StartServer
 from tests.processes import wait_for
+from tests.servers.conftest import StartServer
 
 STREAM = b'{"name": "EVENTS", "subjects": ["events.>"], "allow_direct": true}'
 

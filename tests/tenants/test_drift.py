@@ -85,8 +85,9 @@ async def test_what_is_not_ours_is_told_and_not_touched(administration: Administ
         assert {name: drift.kind for name, drift in drifts.items()} == {
             "ORDERS": Kind.FOREIGN,
             "TENANT_GONE_EVENTS": Kind.ORPHAN,
-            "TENANT_ACME_EVENTS": Kind.FOREIGN,
+            "TENANT_ACME_EVENTS": Kind.MISSING,
         }
+        assert "not Tenantry's" in drifts["TENANT_ACME_EVENTS"].details["problem"]
         assert not any(drift.repaired for drift in drifts.values())
         assert (await streams.stream_info("ORDERS")).state.messages == 1
         assert (await streams.stream_info("TENANT_ACME_EVENTS")).config.subjects == ["other"]

@@ -103,6 +103,18 @@ async def test_putting_a_tenant_again_changes_what_is_said_and_nothing_else(
     assert await administration.drift.find() == []
 
 
+async def test_retentions_are_overridden_by_channel(administration: Administration) -> None:
+    await administration.put(TenantSpec(id="acme", overrides={"retention": {"events": "1d", "audit": "2d"}}), "test")
+    changed, _ = await administration.put(
+        TenantSpec(id="acme", overrides={"retention": {"events": "3h", "audit": None}}), "test"
+    )
+    assert changed.overrides == {"retention": {"events": 10_800}}
+    changed, _ = await administration.put(TenantSpec(id="acme", overrides={"retention": "5h"}), "test")
+    assert changed.overrides == {"retention": {"*": 18_000}}
+    changed, _ = await administration.put(TenantSpec(id="acme", overrides={"retention": None}), "test")
+    assert changed.overrides == {}
+
+
 async def test_overrides_are_merged_and_taken_back(administration: Administration) -> None:
     await administration.put(TenantSpec(id="acme", overrides={"storage": "1MiB", "weight": 7}), "test")
     changed, _ = await administration.put(TenantSpec(id="acme", overrides={"storage": None, "batch": 10}), "test")

@@ -19,6 +19,7 @@ from tenantry.tenants.administration import Administration
 from tenantry.tenants.lanes import Lane
 from tenantry.tenants.provisioner import STEP
 from tenantry.tenants.spec import TenantSpec
+from tenantry.tenants.tenant import Tier
 from tests.processes import wait_for
 from tests.tenants.test_crashes import publish, read
 
@@ -232,6 +233,41 @@ async def test_a_tenant_moves_up_and_not_down(administration: Administration) ->
     for to in ("pooled", "stream"):
         with pytest.raises(TenantConflict, match="only move up: account"):
             await administration.move("acme", to, "test")
+
+
+async def test_a_move_that_is_still_copying_can_be_given_up(administration: Administration) -> None:
+    await administration.put(TenantSpec(id="acme", tier="stream"), "test")
+    lane = await administration.lanes.resolve("acme", "events")
+    publish(lane, range(10))
+    found = await administration.registry.get("acme")
+    async with administration.registry.change("acme") as connection:
+        plan = administration.mover.plan(found, Tier.ACCOUNT)
+        move = await administration.moves.start(connection, "acme", found.tier, Tier.ACCOUNT, plan)
+    await administration.mover._copy(move, lambda *_: None)
+    with pytest.raises(TenantConflict, match="is being moved"):
+        await administration.delete("acme", "test")
+    await administration.abandon_move("acme", "test")
+    assert (await administration.registry.get("acme")).tier == Tier.STREAM
+    assert len(publish(lane, range(10)).duplicates) == 10
+    assert await administration.drift.find() == []
+    with pytest.raises(TenantConflict, match="not being moved"):
+        await administration.abandon_move("acme", "test")
+    # And another time it arrives.
+    await administration.move("acme", "account", "test")
+    lane = await administration.lanes.resolve("acme", "events")
+    assert [number for _, number in read(lane, 10)] == list(range(10))
+
+
+async def test_two_channels_of_one_shared_stream_are_moved(administration: Administration) -> None:
+    await administration.put(TenantSpec(id="acme", tier="pooled", plan="free"), "test")
+    lanes = [await administration.lanes.resolve("acme", channel) for channel in ("events", "properties")]
+    assert lanes[0].stream == lanes[1].stream
+    for lane in lanes:
+        publish(lane, range(5))
+    await administration.move("acme", "account", "test")
+    for channel in ("events", "properties"):
+        lane = await administration.lanes.resolve("acme", channel)
+        assert [number for _, number in read(lane, publish(lane, range(6)).sequences[-1])] == list(range(6))
 
 
 async def test_a_tenant_is_suspended_in_the_middle_of_a_move(administration: Administration) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from fastapi import Request
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenantry.api.problems import fault_response, problem_response, route_path
@@ -52,6 +53,8 @@ class Edge:
                 too_large = problem_response(request, 413, f"expected a body of at most {LARGEST_BODY:,} bytes")
                 return await too_large(scope, receive, answer)
             await self._app(scope, _replay(body, receive), answer)
+        except ClientDisconnect:
+            return
         except Exception as problem:
             if status:
                 raise
@@ -67,10 +70,12 @@ class Edge:
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """The whole body; None if it is too large."""
+    """The whole body; None if it is too large. Part of a body is none: its sender may have meant something else."""
     parts, size = [], 0
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
         part = message.get("body", b"")
         size += len(part)
         if size <= LARGEST_BODY:

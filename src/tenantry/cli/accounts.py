@@ -18,7 +18,7 @@ from tenantry.errors import AccountInvalid, BrokerUnreachable, ConfigError, Tena
 from tenantry.nats.claims import read as read_claims
 from tenantry.nats.connections import Broker
 from tenantry.tenants.account_folder import Account, read_directory, read_folder, read_static, write_folder
-from tenantry.tenants.accounts_directory import require_provisioned
+from tenantry.tenants.account_verification import require_provisioned
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.credentials import Kind
 from tenantry.tenants.lanes import Lane

@@ -28,6 +28,9 @@ app.command(
     group=RUN,
     help="Bring the database schema up to date. Safe to run at any time, and from several places at once.",
 )
+serve = App(name="serve", group=RUN, help="One role in a process of its own, for production.")
+serve.command("tenantry.cli.serve:api", help="Serve the HTTP API, and look after tenants.")
+app.command(serve)
 app.command("tenantry.cli.doctor:doctor", group=INSPECT, help="Check this machine and the servers, a line each.")
 app.command(
     "tenantry.cli.bench:bench",

@@ -9,11 +9,12 @@ from cyclopts import Parameter
 
 from tenantry.cli.limits import RETENTION, format_limits, parse_limits
 from tenantry.cli.options import DEFAULT, Options
-from tenantry.cli.output import note, print_json, print_table, say
+from tenantry.cli.output import print_json, print_table, say
 from tenantry.cli.session import actor, administer
 from tenantry.errors import TenantInvalid, TenantNotFound
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.plans import Plan
+from tenantry.tenants.reconciler import Reconciler
 
 COLUMNS = ("retention", "storage", "publish_rate", "connections", "consumers")
 
@@ -81,9 +82,7 @@ def set_plan(
     outcome = "created" if before is None else "unchanged" if before == plan else "changed"
     if json:
         return print_json({"outcome": outcome} | _describe(plan, tenants))
-    say(f"plan {name} is {outcome}")
-    if outcome == "changed" and tenants:
-        note(f"{_count(tenants)} will follow, while `tenantry up` or `tenantry serve api` runs")
+    say(f"plan {name} is {outcome}{f', and {_count(tenants)} with it' if outcome == 'changed' and tenants else ''}")
 
 
 def delete(name: str, /, *, json: bool = False, options: Options = DEFAULT) -> None:
@@ -121,7 +120,7 @@ async def _set(
         taken = msgspec.to_builtins((await _get(administration, source))[0].limits)
         given = taken | given | {RETENTION: taken[RETENTION] | given.get(RETENTION, {})}
     try:
-        return before, await administration.put_plan(name, given, actor()), tenants
+        plan = await administration.put_plan(name, given, actor())
     except TenantInvalid as problem:
         if problem.field != "limits" and not (problem.field == RETENTION and before is None and source is None):
             raise
@@ -130,6 +129,9 @@ async def _set(
             f"{problem}; there is no plan {name!r} yet, and a new one needs all its limits: take them over with --from "
             f"pro, and change some with --limit",
         ) from None
+    # Whether or not somebody looks after tenants all the time.
+    await Reconciler(administration).finish_all()
+    return before, plan, tenants
 
 
 def _describe(plan: Plan, tenants: int) -> dict[str, Any]:

@@ -18,7 +18,14 @@ from tenantry.tenants.tenant import Tenant, Tier
 
 
 def move(
-    id: str, /, *, to: Tier | None = None, dry_run: bool = False, json: bool = False, options: Options = DEFAULT
+    id: str,
+    /,
+    *,
+    to: Tier | None = None,
+    dry_run: bool = False,
+    abandon: bool = False,
+    json: bool = False,
+    options: Options = DEFAULT,
 ) -> None:
     """Move a tenant to a tier above, while it goes on publishing. A move that was broken off is carried on.
 
@@ -30,12 +37,17 @@ def move(
         The tier. Not needed to carry on a move that was broken off.
     dry_run
         Show what would be done, and do nothing.
+    abandon
+        Give up a move that is still copying; the tenant stays where it is.
     json
         Print one JSON document.
     """
     if dry_run:
         plan = administer(options, lambda administration: _plan(administration, id, to))
         return print_json(plan) if json else _show_plan(plan)
+    if abandon:
+        tenant = administer(options, lambda administration: administration.abandon_move(id, actor()))
+        return print_json(tenant.describe()) if json else say(f"{id} stays in the tier {tenant.tier}")
     done = administer(options, lambda administration: _move(administration, id, to))
     if json:
         return print_json(done.describe())

@@ -83,7 +83,6 @@ class EmbeddedPlatform:
             if isinstance(outcome, BaseException):
                 raise outcome
         if self._is_whole:
-            _ = self.secret
             self._write_environment_file()
 
     def locate(self) -> None:
@@ -119,9 +118,15 @@ class EmbeddedPlatform:
     def _write_environment_file(self) -> None:
         variables: dict[str, str] = {}
         if self.nats:
-            variables |= {"NATS_URL": self.nats.url, "NATS_CREDS": str(self.nats.credentials_file("platform"))}
+            variables |= {
+                "NATS_URL": self.nats.url,
+                "NATS_CREDS": str(self.nats.credentials_file("platform")),
+                "TENANTRY_NATS_SYSTEM_CREDS": str(self.nats.credentials_file("system")),
+                "TENANTRY_NATS_OPERATOR_KEY": str(self.directory.secret_path("operator-signing.nk")),
+            }
         if self.postgres:
             variables["DATABASE_URL"] = self.postgres.url
+        variables["TENANTRY_SECRET"] = self.secret
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
         self.directory.write(self.directory.path / "env", "".join(lines))
 

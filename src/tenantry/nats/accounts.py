@@ -22,6 +22,7 @@ ACCOUNTS_DELETED = signal(
 )
 
 ANSWER_SECONDS: Final = 5.0
+LONGEST_REASON: Final = 300
 
 
 class AccountServer:
@@ -66,7 +67,8 @@ class AccountServer:
             raise _no_answer(subject) from problem
         document = msgspec.json.decode(answer.data)
         if error := document.get("error"):
-            raise ClaimRefused(f"the server did not accept the claims: {error.get('description', error)}")
+            reason = str(error.get("description", error))
+            raise ClaimRefused(f"the server did not accept the claims: {reason[:LONGEST_REASON]}")
         return document.get("data")
 
 

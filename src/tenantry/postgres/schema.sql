@@ -79,7 +79,7 @@ create table tenantry.moves (
     tenant_id text not null references tenantry.tenants (id) on delete cascade,
     from_tier text not null,
     to_tier text not null,
-    stage text not null default 'copying' check (stage in ('copying', 'cutting', 'switched', 'done')),
+    stage text not null default 'copying' check (stage in ('copying', 'cutting', 'switched', 'done', 'abandoned')),
     lanes jsonb not null,
     started_at timestamptz not null default now(),
     finished_at timestamptz

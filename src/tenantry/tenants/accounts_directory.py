@@ -11,20 +11,19 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import nats.errors
-import nats.js.errors
 from watchfiles import awatch
 
 from tenantry.config import StaticAccount
-from tenantry.errors import AccountInvalid, BrokerRefused, BrokerUnreachable, TenantryError
-from tenantry.nats.connections import Broker, connect
+from tenantry.errors import AccountInvalid, BrokerUnreachable, TenantryError
+from tenantry.nats.connections import Broker
 from tenantry.service import forever
 from tenantry.telemetry import signal
 from tenantry.tenants.account_folder import Account, Listing, read_directory, read_static
+from tenantry.tenants.account_verification import broker_of, require_provisioned
 
 CONSUMED = signal(
     "accounts_directory.account.consumed",
@@ -59,39 +58,8 @@ LOOK_SECONDS: Final = 5.0
 FIRST_RETRY_SECONDS: Final = 0.2
 LONGEST_RETRY_SECONDS: Final = 30.0
 VERIFIED_SIDE_BY_SIDE: Final = 16
-_NO_SUCH_STREAM: Final = 10059
 
 Consume = Callable[[Account, Broker], Awaitable[None]]
-
-
-def broker_of(account: Account, broker: Broker) -> Broker:
-    """The same servers, as the account's own user if it has one."""
-    return replace(broker, credentials=account.credentials) if account.credentials else broker
-
-
-async def require_provisioned(account: Account, broker: Broker) -> None:
-    """Raise AccountInvalid unless the account's stream and consumer are there; BrokerUnreachable if none can tell."""
-    try:
-        async with connect(broker_of(account, broker), f"tenantry-verify-{account.name}") as client:
-            # This one request tells of both, and asks for the least permission.
-            await client.jetstream().consumer_info(account.stream, account.consumer)
-    except nats.js.errors.NotFoundError as problem:
-        missing = f"stream {account.stream}"
-        if problem.err_code != _NO_SUCH_STREAM:
-            missing = f"consumer {account.consumer} on stream {account.stream}"
-        raise AccountInvalid(
-            f"{account.origin}: there is no {missing} for tenant {account.tenant_id}; "
-            "create it, or correct the name, or remove the account"
-        ) from None
-    except BrokerRefused as problem:
-        raise AccountInvalid(f"{account.origin}: {problem}") from None
-    except BrokerUnreachable as problem:
-        raise BrokerUnreachable(f"{account.origin}: {problem}") from problem
-    except (nats.errors.Error, OSError) as problem:
-        raise BrokerUnreachable(
-            f"{account.origin}: cannot ask for consumer {account.consumer} on stream {account.stream}: "
-            f"{str(problem) or type(problem).__name__}; is JetStream on, and may the user use $JS.API.CONSUMER.INFO?"
-        ) from problem
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ from tenantry.tenants.provisioner import Provisioner
 from tenantry.tenants.registry import Registry
 from tenantry.tenants.spec import (
     TenantSpec,
+    merge_overrides,
     read_channels,
     read_kind,
     read_placement,
@@ -142,6 +143,16 @@ class Administration:
         assert done is not None
         return done
 
+    async def abandon_move(self, tenant: str, actor: str) -> Tenant:
+        """Give up a move that is still copying."""
+        async with self.registry.change(tenant) as connection:
+            found = await self.registry.get(tenant, connection)
+            if await self.moves.unfinished(tenant, connection) is None:
+                raise TenantConflict(f"tenant {tenant} is not being moved")
+            await self.audit.append(connection, actor, "tenant.abandon_move", tenant, after={"tier": found.tier})
+        await self.mover.abandon(tenant)
+        return await self.registry.get(tenant)
+
     async def issue_credential(
         self,
         tenant: str,
@@ -185,7 +196,8 @@ class Administration:
             if consumer:
                 await self.registry.touch(connection, tenant)
             await self.audit.append(connection, actor, "credential.issue", tenant, after=credential.describe())
-        await self.provisioner.converge(tenant)
+        # The secret is to be had only now; what the servers still lack for it, they get later.
+        await self._try(tenant)
         return credential, secret
 
     async def revoke_credential(self, tenant: str, id: UUID, actor: str) -> Credential:
@@ -216,7 +228,8 @@ class Administration:
             lifetime=lifetime,
         )
         if not keep_old:
-            await self.revoke_credential(tenant, id, actor)
+            with suppress(ProvisioningFailed):
+                await self.revoke_credential(tenant, id, actor)
         return new
 
     async def put_plan(self, name: str, limits: Mapping[str, Any], actor: str) -> Plan:
@@ -269,8 +282,7 @@ class Administration:
                 f"`tenantry tenant move {spec.id} --to {spec.tier}` moves it"
             )
         plan = await self._plan(connection, spec.plan or before.plan)
-        merged = without_nulls(before.overrides | dict(spec.overrides or {}))
-        overrides = read_overrides(merged)
+        overrides = read_overrides(merge_overrides(before.overrides, spec.overrides or {}))
         placement = before.placement if spec.placement is None else read_placement(spec.placement)
         name = before.name if spec.name is None else require_text("name", spec.name)
         removed = self._removed_channels(before, spec)
@@ -335,7 +347,8 @@ class Administration:
     async def _require_still(self, connection: Connection, tenant: Tenant) -> None:
         if await self.moves.unfinished(tenant.id, connection):
             raise TenantConflict(
-                f"tenant {tenant.id} is being moved; `tenantry tenant move {tenant.id}` again carries the move on"
+                f"tenant {tenant.id} is being moved; `tenantry tenant move {tenant.id}` carries the move on, and with "
+                "--abandon gives it up"
             )
 
     async def _require_active(self, connection: Connection, tenant: str) -> Tenant:
@@ -369,10 +382,13 @@ class Administration:
         return await self._carry_out(after)
 
     async def _carry_out(self, tenant: Tenant) -> Tenant:
-        # What could not be done is on record with its reason, and is done later.
-        with suppress(ProvisioningFailed):
-            await self.provisioner.converge(tenant.id)
+        await self._try(tenant.id)
         return await self.registry.get(tenant.id)
+
+    async def _try(self, tenant: str) -> None:
+        """What could not be done is on record with its reason, and is done later."""
+        with suppress(ProvisioningFailed):
+            await self.provisioner.converge(tenant)
 
     async def _record(
         self, connection: Connection, actor: str, act: str, before: Tenant | None, after: Tenant | None

@@ -96,8 +96,13 @@ class Door:
                 imports += [self._service(subject) for subject in consumer_subjects(lane, consumer)]
         return imports
 
-    def copy_imports(self, origin: Lane) -> list[Import]:
-        """What a stream in the account needs while it copies one in the platform's account."""
+    def copy_imports(self, origins: Sequence[Lane]) -> list[Import]:
+        """What streams in the account need while they copy those in the platform's account."""
+        imports = [each for origin in origins for each in self._copy_imports(origin)]
+        # Two lanes may come from one shared stream.
+        return list({(each["subject"], each["type"]): each for each in imports}.values())
+
+    def _copy_imports(self, origin: Lane) -> list[Import]:
         delivery = f"{MOVE_DELIVERY}.{origin.tenant}.{origin.channel}.>"
         asked = [f"CONSUMER.{act}.{origin.stream}{rest}" for act in ("CREATE", "DELETE") for rest in ("", ".>")]
         return [

@@ -172,8 +172,7 @@ async def _compare(jetstream: JetStream, wanted: Mapping[str, Config], known: se
             if mark.get(TENANT_MARK) not in known and POOL_MARK not in mark:
                 drifts.append(Drift(kind=Kind.ORPHAN if mark else Kind.FOREIGN, what="stream", name=found["name"]))
         elif marks(found) != marks(config):
-            problem = "it has the name of a stream that is wanted, and is not Tenantry's"
-            drifts.append(Drift(kind=Kind.FOREIGN, what="stream", name=found["name"], details={"problem": problem}))
+            drifts.append(_ours(Kind.MISSING, config, {"problem": "a stream that is not Tenantry's has its name"}))
         elif changed := differences(config, found):
             details = {field: {"found": have, "wanted": want} for field, (have, want) in changed.items()}
             drifts.append(_ours(Kind.CHANGED, config, details))

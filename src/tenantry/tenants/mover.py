@@ -17,7 +17,7 @@ from typing import Any, Final
 import nats_bulk
 from nats_bulk import Message, parse_headers
 from tenantry import event
-from tenantry.errors import BrokerError, ProvisioningFailed
+from tenantry.errors import BrokerError, ProvisioningFailed, TenantConflict
 from tenantry.nats.connections import Broker, connect_bulk
 from tenantry.nats.jetstream import Config, JetStream
 from tenantry.postgres.locks import Locks
@@ -112,6 +112,27 @@ class Mover:
                     await self._erase_old(move)
                     await self._moves.advance(move, Stage.DONE)
         await self._provisioner.converge(tenant)
+
+    async def abandon(self, tenant: str) -> None:
+        """Give up a move that is still copying: the copies are erased, and the tenant stays where it is."""
+        async with self._locks.hold(f"move/{tenant}"):
+            move = await self._moves.unfinished(tenant)
+            if move is None:
+                return
+            if move.stage != Stage.COPYING:
+                raise TenantConflict(
+                    f"the move of tenant {tenant} is past the point where it could be given up; "
+                    f"`tenantry tenant move {tenant}` carries it on"
+                )
+            found, crossings = await self._crossings(move)
+            async with self._backbone.jetstream(crossings[0].target.broker) as target:
+                for crossing in crossings:
+                    self._step(found, f"abandon {crossing.record.channel}")
+                    copy = await target.stream(crossing.target.stream)
+                    if copy is not None and copy["config"].get("mirror"):
+                        await target.delete_stream(crossing.target.stream)
+            await self._moves.advance(move, Stage.ABANDONED)
+        await self._provisioner.converge(tenant, again=True)
 
     async def _crossings(self, move: Move) -> tuple[Tenant, list[_Crossing]]:
         tenant = await self._registry.get(move.tenant_id)

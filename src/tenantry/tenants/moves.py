@@ -25,6 +25,8 @@ class Stage(StrEnum):
     SWITCHED = "switched"
     """The new lanes are the tenant's; the old ones are to be erased."""
     DONE = "done"
+    ABANDONED = "abandoned"
+    """The copies are gone; the tenant is where it was."""
 
 
 class LaneMove(msgspec.Struct, kw_only=True):

@@ -92,8 +92,7 @@ class Provisioner:
         """
         credentials = await self._credentials.of(tenant.id)
         imports = self._door.imports(lanes, credentials)
-        for lane in copying:
-            imports += self._door.copy_imports(lane)
+        imports += self._door.copy_imports(copying)
         return claims.account_claims(
             self._backbone.operator,
             self._lanes.account_key(tenant).public,

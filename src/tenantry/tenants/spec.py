@@ -69,5 +69,16 @@ def read_placement(given: Mapping[str, Any]) -> Placement:
         raise TenantInvalid("placement", f"expected placement to have cluster, tags or lake: {problem}") from None
 
 
+def merge_overrides(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides as they will be: what is given counts, a null takes one back, and retention goes by channel."""
+    merged = without_nulls({**before, **given})
+    retention = given.get("retention")
+    if isinstance(retention, Mapping):
+        merged["retention"] = without_nulls({**before.get("retention", {}), **retention})
+        if not merged["retention"]:
+            del merged["retention"]
+    return merged
+
+
 def without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}

@@ -1,5 +1,5 @@
 update tenantry.moves
 set stage = %(stage)s,
     lanes = %(lanes)s,
-    finished_at = case when %(stage)s = 'done' then now() end
+    finished_at = case when %(stage)s in ('done', 'abandoned') then now() end
 where id = %(id)s
