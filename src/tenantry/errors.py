@@ -23,7 +23,8 @@ TenantryError                what happened, to whom, and what to do next
 ├── AccountInvalid           a folder of the accounts directory, or a static account, cannot be used
 ├── AccessError              who asks, and what for
 │   ├── NotAuthenticated     no valid API key or token
-│   └── NotAllowed           a scope is missing
+│   ├── NotAllowed           a scope is missing
+│   └── KeysUnreachable      the keys for tokens cannot be read, so nobody can say whether one is valid
 ├── AuditBroken              the audit log is not what was written
 ├── EmbeddedError            a server that Tenantry runs itself
 │   ├── DataDirectoryInUse
@@ -140,6 +141,10 @@ class NotAuthenticated(AccessError):
 
 
 class NotAllowed(AccessError):
+    pass
+
+
+class KeysUnreachable(AccessError):
     pass
 
 

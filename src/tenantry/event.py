@@ -159,7 +159,11 @@ class Subject(NamedTuple):
         return cls(**match.groupdict())
 
 
+def is_name(kind: str, value: str) -> bool:
+    return _PARTS[kind].fullmatch(value) is not None
+
+
 def require_name(kind: str, value: str) -> None:
     """Raise unless `value` is a valid app, tenant, channel or type."""
-    if not _PARTS[kind].fullmatch(value):
+    if not is_name(kind, value):
         raise SubjectInvalid(f"expected {kind} to match {_PARTS[kind].pattern}, got: {value[:80]!r}")

@@ -131,6 +131,26 @@ async def test_a_late_update_does_not_bring_a_deleted_tenant_back(sender: Sender
     assert await sender.api.administration.registry.find("acme") is None
 
 
+async def test_what_happened_before_the_newest_that_was_heard_changes_nothing(sender: Sender) -> None:
+    async def tell(kind: str, minute: int, tenant: str = "acme") -> str:
+        moment = f"2030-01-01T00:{minute:02}:00Z"
+        body = {"type": f"account.{kind}", "timestamp": moment, "data": {"id": tenant}}
+        answer = await sender.deliver(json.dumps(body), f"msg_{kind}_{minute}_{tenant}")
+        return str(answer.json()["status"])
+
+    registry = sender.api.administration.registry
+    assert await tell("created", 1) == "handled"
+    assert await tell("suspended", 3) == "handled"
+    assert await tell("resumed", 2) == "outdated"
+    assert (await registry.get("acme")).status == "suspended"
+    assert await tell("created", 2, "globex") == "handled"
+    assert await tell("deleted", 9) == "handled"
+    assert await tell("created", 8) == "outdated"
+    assert await registry.find("acme") is None
+    assert await tell("created", 10) == "handled"
+    assert (await registry.get("acme")).status == "active"
+
+
 async def test_what_the_servers_do_not_have_yet_is_accepted_and_not_repeated(sender: Sender) -> None:
     platform = sender.api.administration.backbone.platform
     await platform.create_stream({"name": "TENANT_ACME_EVENTS", "subjects": ["elsewhere"]})

@@ -110,7 +110,7 @@ async def test_a_rotated_credential_is_replaced_and_a_revoked_one_is_cut_off(
         client._disconnected_cb = on_disconnect
         await administration.revoke_credential("acme", third.id, "test")
         await asyncio.wait_for(closed.wait(), 10)
-    with pytest.raises(TenantInvalid, match="still valid"):
+    with pytest.raises(TenantNotFound, match="still valid"):
         await administration.rotate_credential("acme", third.id, "test")
     with pytest.raises(TenantNotFound, match="could be revoked"):
         await administration.revoke_credential("acme", third.id, "test")

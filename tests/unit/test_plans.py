@@ -47,7 +47,7 @@ def test_what_is_no_size_is_refused(text: object) -> None:
         parse_size("storage", text)
 
 
-@given(st.integers(1, 10**9))
+@given(st.integers(1, 3 * 10**9))
 def test_durations_survive_being_written_and_read(seconds: int) -> None:
     assert parse_duration("retention", format_duration(seconds)) == seconds
 
@@ -94,6 +94,13 @@ def test_one_retention_is_for_all_channels_that_are_not_named() -> None:
         ({"payload": -1}, "payload"),
         ({"retention": {"events": "x"}}, "retention.events"),
         ({"retention": []}, "retention"),
+        ({"retention": {"a b": "1d"}}, "retention"),
+        ({"retention": {"\x00": "1d"}}, "retention"),
+        ({"retention": "101w" + "0" * 9}, "retention"),
+        ({"storage": 10**30}, "storage"),
+        ({"messages": 10**30}, "messages"),
+        ({"payload": "1GiB"}, "payload"),
+        ({"duplicate_window": "999999999999999w"}, "duplicate_window"),
         ({"connections": True}, "connections"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from tenantry.api import audit, channels, credentials, health, hooks, keys, moves, plans, tenants
+from tenantry.api import audit, channels, credentials, drift, health, hooks, keys, moves, plans, tenants
 from tenantry.api.access import Doorkeeper
 from tenantry.api.deliveries import Deliveries
 from tenantry.api.edge import Edge
@@ -72,6 +72,7 @@ _ROUTERS = (
     plans.router,
     keys.router,
     audit.router,
+    drift.router,
     hooks.router,
     health.router,
 )

@@ -5,17 +5,16 @@ from __future__ import annotations
 import binascii
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from starlette.exceptions import HTTPException
 
 from tenantry.api.access import Tenants
-from tenantry.api.deliveries import Deliveries
+from tenantry.api.deliveries import Deliveries, Outcome
 from tenantry.api.parameters import TENANT_PATTERN
 from tenantry.api.problems import describe_problems
 from tenantry.api.tenants import TenantChange
@@ -45,12 +44,17 @@ class Account(TenantChange):
 
 class AccountEvent(BaseModel):
     type: str = Field(description="`account.created`, `.updated`, `.suspended`, `.resumed` or `.deleted`")
-    timestamp: datetime | None = Field(None, description="when it happened")
+    timestamp: AwareDatetime | None = Field(
+        None, description="when it happened; what is older than the newest that was heard changes nothing"
+    )
     data: Account
 
 
 class DeliveryAnswer(BaseModel):
-    status: str = Field(description="`handled`; `duplicate` if it was before; `ignored` if its type is not known")
+    status: Outcome = Field(
+        description="`handled`; `duplicate` if it was before; `outdated` if something newer was heard of the account; "
+        "`ignored` if its type is not known"
+    )
 
 
 async def _put(tenants: Administration, account: Account, *, must_exist: bool) -> bool:
@@ -169,12 +173,11 @@ async def receive_provisioning(
     request.state.principal = WEBHOOK
     event = _read(body)
     if event is None:
-        DELIVERED.emit(type="", tenant="", outcome="ignored")
-        return DeliveryAnswer(status="ignored")
-    async with hook.deliveries.once(webhook_id) as is_new:
-        if is_new and not await _ACTS[event.type](tenants, event.data):
+        DELIVERED.emit(type="", tenant="", outcome=Outcome.IGNORED)
+        return DeliveryAnswer(status=Outcome.IGNORED)
+    async with hook.deliveries.once(webhook_id, event.data.id, event.timestamp) as outcome:
+        if outcome == Outcome.HANDLED and not await _ACTS[event.type](tenants, event.data):
             response.status_code = 202
-    outcome = "handled" if is_new else "duplicate"
     DELIVERED.emit(type=event.type, tenant=event.data.id, outcome=outcome)
     return DeliveryAnswer(status=outcome)
 

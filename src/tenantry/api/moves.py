@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenantry.api.access import GuardedRoute, Tenants, allow
+from tenantry.api.documents import TenantDocument
 from tenantry.api.parameters import TenantId
 from tenantry.api.problems import describe_problems
 from tenantry.errors import TenantNotFound
@@ -19,8 +20,6 @@ from tenantry.tenants.administration import Administration
 from tenantry.tenants.moves import Move, Stage
 from tenantry.tenants.principal import Principal
 from tenantry.tenants.tenant import Tier
-
-POLL_SECONDS: Final = 0.05
 
 router = APIRouter(
     prefix="/v1/tenants/{id}/move",
@@ -35,26 +34,22 @@ class BackgroundMoves:
 
     def __init__(self, administration: Administration) -> None:
         self._administration = administration
-        self._tasks: set[asyncio.Task[Move]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(self, tenant: str, to: Tier, actor: str) -> Move:
         """Return once the move is on record."""
-        task = asyncio.create_task(self._administration.move(tenant, to, actor), name=f"move {tenant}")
+        move = await self._administration.begin_move(tenant, to, actor)
+        task = asyncio.create_task(self._administration.mover.carry_on(tenant), name=f"move {tenant}")
         self._tasks.add(task)
         task.add_done_callback(self._forget)
-        while not task.done():
-            recorded = await self._administration.moves.unfinished(tenant)
-            if recorded is not None and recorded.to_tier == to:
-                return recorded
-            await asyncio.wait([task], timeout=POLL_SECONDS)
-        return task.result()
+        return move
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _forget(self, task: asyncio.Task[Move]) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             # Looked at, so that asyncio does not complain: `tenants.moved` has told it.
@@ -128,6 +123,14 @@ async def get_move(tenants: Tenants, _: Annotated[Principal, allow("tenants:read
     if move is None:
         raise TenantNotFound(f"tenant {id} has never been moved")
     return _document(move)
+
+
+@router.delete("")
+async def abandon_move(
+    tenants: Tenants, caller: Annotated[Principal, allow("tenants:write")], id: TenantId
+) -> TenantDocument:
+    """Give up a move that is still copying; the tenant stays where it is."""
+    return TenantDocument.of(await tenants.abandon_move(id, caller.actor))
 
 
 def _document(move: Move) -> MoveDocument:

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from tenantry import errors
-from tenantry.api.tokens import KeysUnreachable
 from tenantry.telemetry import signal
 
 REFUSED = signal(
@@ -66,7 +65,7 @@ _STATUSES: Final[dict[type[Exception], tuple[int, str, str]]] = {
     errors.AuditBroken: (409, "audit-broken", "The audit log is not what was written"),
     errors.NotAuthenticated: (401, "not-authenticated", "No valid API key or token"),
     errors.NotAllowed: (403, "not-allowed", "A scope is missing"),
-    KeysUnreachable: (503, "unavailable", "It cannot be done at the moment"),
+    errors.KeysUnreachable: (503, "unavailable", "It cannot be done at the moment"),
     errors.BrokerError: (503, "unavailable", "It cannot be done at the moment"),
     errors.DatabaseError: (503, "unavailable", "It cannot be done at the moment"),
     psycopg.DataError: (422, "invalid", "What was asked for is not valid"),

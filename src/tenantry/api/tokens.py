@@ -15,7 +15,7 @@ import jwt
 from jwt import PyJWK, PyJWKClient
 
 from tenantry.config import Settings
-from tenantry.errors import AccessError, ConfigError, NotAuthenticated
+from tenantry.errors import ConfigError, KeysUnreachable, NotAuthenticated
 from tenantry.tenants.principal import SCOPES, Principal
 from tenantry.tenants.spec import LONGEST_NAME
 
@@ -28,10 +28,6 @@ FRESH_SECONDS: Final = 300.0
 PAUSE_SECONDS: Final = 10.0
 
 _UNREACHABLE: Final = "the keys for tokens cannot be read at the moment; try again, or use an API key"
-
-
-class KeysUnreachable(AccessError):
-    """The JWKS cannot be read, so nobody can say whether a token is valid."""
 
 
 class Keys(Protocol):

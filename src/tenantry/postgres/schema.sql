@@ -101,9 +101,12 @@ comment on column tenantry.api_keys.tenant_id is 'The one tenant that the key is
 
 create table tenantry.webhook_deliveries (
     id text primary key,
+    account text not null,
+    happened_at timestamptz,
     received_at timestamptz not null default now()
 );
-comment on table tenantry.webhook_deliveries is 'Webhook messages that were handled, so that a repeated one changes nothing';
+comment on table tenantry.webhook_deliveries is 'Webhook messages that were handled, so that a repeated or a late one changes nothing';
+create index webhook_deliveries_by_account on tenantry.webhook_deliveries (account, happened_at);
 
 create table tenantry.audit (
     number bigint primary key,

@@ -125,12 +125,21 @@ class Administration:
 
     async def move(self, tenant: str, to: str, actor: str, progress: Progress = lambda *_: None) -> Move:
         """Move the tenant to a tier above; a move that was broken off is carried on."""
+        await self.begin_move(tenant, to, actor)
+        await self.mover.carry_on(tenant, progress)
+        done = await self.moves.newest(tenant)
+        assert done is not None
+        return done
+
+    async def begin_move(self, tenant: str, to: str, actor: str) -> Move:
+        """Record that the tenant is to move; whoever looks after tenants carries it out."""
         async with self.registry.change(tenant) as connection:
             found = await self.registry.get(tenant, connection)
             under_way = await self.moves.unfinished(tenant, connection)
             if under_way is None:
                 await self._require_movable(found, to)
-                await self.moves.start(connection, tenant, found.tier, Tier(to), self.mover.plan(found, Tier(to)))
+                plan = self.mover.plan(found, Tier(to))
+                under_way = await self.moves.start(connection, tenant, found.tier, Tier(to), plan)
                 await self.audit.append(
                     connection, actor, "tenant.move", tenant, before={"tier": found.tier}, after={"tier": to}
                 )
@@ -138,10 +147,7 @@ class Administration:
                 raise TenantConflict(
                     f"tenant {tenant} is on its way to the tier {under_way.to_tier}; let it arrive first"
                 )
-        await self.mover.carry_on(tenant, progress)
-        done = await self.moves.newest(tenant)
-        assert done is not None
-        return done
+            return under_way
 
     async def abandon_move(self, tenant: str, actor: str) -> Tenant:
         """Give up a move that is still copying."""
@@ -216,7 +222,7 @@ class Administration:
         """A new credential of the same kind; the old one is revoked, unless it is to be revoked later."""
         old = next((each for each in await self.credentials.of(tenant) if each.id == id), None)
         if old is None or old.revoked_at:
-            raise TenantInvalid("id", f"tenant {tenant} has no credential {id} that is still valid")
+            raise TenantNotFound(f"tenant {tenant} has no credential {id} that is still valid")
         lifetime = (old.expires_at - old.issued_at).total_seconds() if old.expires_at else None
         new = await self.issue_credential(
             tenant,

@@ -8,11 +8,15 @@ from typing import Any, Final, Literal
 import msgspec
 
 from tenantry.errors import TenantInvalid
+from tenantry.event import is_name
 from tenantry.tenants.quantities import UNLIMITED, parse_duration, parse_size
 
 ANY_CHANNEL: Final = "*"
 DAY: Final = 86_400
 GIB: Final = 1 << 30
+MOST_MESSAGES: Final = 10**15
+LARGEST_PAYLOAD: Final = 64 << 20
+"""More than that no NATS server takes."""
 
 Discard = Literal["old", "new"]
 
@@ -151,6 +155,9 @@ def read_overrides(given: Mapping[str, Any]) -> dict[str, Any]:
 def _read_retention(field: str, value: object) -> dict[str, int]:
     if not isinstance(value, Mapping):
         return {ANY_CHANNEL: parse_duration(field, value)}
+    for channel in value:
+        if channel != ANY_CHANNEL and not is_name("channel", str(channel)):
+            raise TenantInvalid(field, f"expected {field} to be by channel, or {ANY_CHANNEL!r}, got: {str(channel)!r}")
     return {str(channel): parse_duration(f"{field}.{channel}", each) for channel, each in value.items()}
 
 
@@ -162,15 +169,17 @@ def _read_discard(field: str, value: object) -> str:
 
 def _read_messages(field: str, value: object) -> int:
     number = _whole(field, value)
-    if number < 1 and number != UNLIMITED:
-        raise TenantInvalid(field, f"expected {field} to be a positive number, or -1 for no limit, got: {value!r}")
+    if not 0 < number <= MOST_MESSAGES and number != UNLIMITED:
+        raise TenantInvalid(
+            field, f"expected {field} to be from 1 to {MOST_MESSAGES:,}, or -1 for no limit, got: {str(value)[:40]}"
+        )
     return number
 
 
 def _read_payload(field: str, value: object) -> int:
     size = parse_size(field, value)
-    if size == UNLIMITED:
-        raise TenantInvalid(field, f"expected {field} to be a size, got: {value!r}")
+    if size == UNLIMITED or size > LARGEST_PAYLOAD:
+        raise TenantInvalid(field, f"expected {field} to be a size up to 64MiB, got: {value!r}")
     return size
 
 

@@ -8,6 +8,8 @@ from typing import Final
 from tenantry.errors import TenantInvalid
 
 UNLIMITED: Final = -1
+LONGEST: Final = 100 * 366 * 86_400
+LARGEST: Final = 1 << 50
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES: Final = {
@@ -21,16 +23,20 @@ _QUANTITY = re.compile(r"(\d{1,18})\s*([a-z]*)", re.IGNORECASE)
 def parse_duration(field: str, value: object) -> int:
     """Seconds, from a whole number of them or a text like `7d`."""
     seconds = _parse(value, _SECONDS)
-    if seconds is None or seconds < 1:
-        raise TenantInvalid(field, f"expected {field} to be a positive duration like 90s, 24h or 7d, got: {value!r}")
+    if seconds is None or not 0 < seconds <= LONGEST:
+        raise TenantInvalid(
+            field, f"expected {field} to be a positive duration like 90s, 24h or 7d, up to 100 years, got: {value!r}"
+        )
     return seconds
 
 
 def parse_size(field: str, value: object) -> int:
     """Bytes, from a whole number of them or a text like `512MiB`; -1 is no limit."""
     size = UNLIMITED if value in (UNLIMITED, "-1") else _parse(value, _BYTES)
-    if size is None or size == 0:
-        raise TenantInvalid(field, f"expected {field} to be a size like 512MiB or 10GB, or -1, got: {value!r}")
+    if size is None or size == 0 or size > LARGEST:
+        raise TenantInvalid(
+            field, f"expected {field} to be a size like 512MiB or 10GB, up to 1PiB, or -1, got: {value!r}"
+        )
     return size
 
 
