@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tenantry.cli.limits import format_limits
 from tenantry.nats import claims
 from tenantry.nats.connections import Broker
+from tenantry.tenants.plans import SHIPPED, Limits
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -25,3 +27,16 @@ async def test_the_bulk_page_does_what_it_says(account: Broker, tmp_path: Path) 
         subprocess.run, [sys.executable, "-c", snippet], capture_output=True, text=True, env=environment
     )
     assert done.stdout == printed, done.stderr
+
+
+def test_the_page_of_limits_lists_every_limit_with_the_shipped_values() -> None:
+    page = (DOCS / "reference" / "limits.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `")
+    ]
+    assert [row[0].strip("`") for row in rows] == list(Limits.__struct_fields__)
+    shown = {row[0].strip("`"): row[2:] for row in rows}
+    for place, plan in enumerate(SHIPPED):
+        for limit, text in format_limits(plan.limits).items():
+            name, _, channel = limit.partition(".")
+            assert text in shown[name][place].replace("all ", ""), (plan.name, limit, channel)

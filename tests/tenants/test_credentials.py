@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import nats.errors
@@ -22,6 +23,7 @@ from tenantry.tenants.tenant import Tier
 from tenantry.testing import TestPlatform
 from tests.own_server import OwnServer
 
+LEAF_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "leaf-node.md"
 TIERS = pytest.mark.parametrize("tier", list(Tier))
 
 
@@ -177,8 +179,11 @@ async def test_a_leaf_node_publishes_under_the_tenants_prefix_and_nowhere_else(
         creds = tmp_path / "leaf.creds"
         creds.write_text(format_credentials(secret))
         assert platform.nats.leaf_port
+        (documented,) = re.findall(r"```conf\n.*?(leafnodes .*?)```", LEAF_PAGE.read_text(), re.DOTALL)
         hub = f"nats-leaf://{HOST}:{platform.nats.leaf_port}"
-        leaf = OwnServer(tmp_path, f'leafnodes {{ remotes: [{{ url: "{hub}", credentials: "{creds}" }}] }}')
+        leaf = OwnServer(
+            tmp_path, documented.replace("nats-leaf://127.0.0.1:7422", hub).replace("leaf.creds", str(creds))
+        )
         await leaf.start()
         try:
             async with connect(Broker(f"nats://{leaf.address}"), "site") as site:

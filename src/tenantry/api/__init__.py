@@ -1,1 +1,1 @@
-"""The HTTP API. Not built yet."""
+"""The HTTP API: tenants, plans, credentials, keys, audit, and the provisioning webhook."""

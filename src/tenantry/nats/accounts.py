@@ -56,14 +56,14 @@ class AccountServer:
             answer = await self._system.request(
                 f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP", b"", timeout=ANSWER_SECONDS
             )
-        except (nats.errors.NoRespondersError, TimeoutError) as problem:
+        except (nats.errors.Error, TimeoutError, OSError) as problem:
             raise _no_answer("$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP") from problem
         return answer.data.decode() or None
 
     async def _ask(self, subject: str, payload: bytes) -> Any:
         try:
             answer = await self._system.request(subject, payload, timeout=ANSWER_SECONDS)
-        except (nats.errors.NoRespondersError, TimeoutError) as problem:
+        except (nats.errors.Error, TimeoutError, OSError) as problem:
             raise _no_answer(subject) from problem
         document = msgspec.json.decode(answer.data)
         if error := document.get("error"):

@@ -1,1 +1,1 @@
-"""Tenants: registry, plans, lanes, provisioning, the accounts directory. Not built yet."""
+"""Tenants: registry, plans, lanes, provisioning, moves, audit, and accounts that others provision."""

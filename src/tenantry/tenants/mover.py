@@ -8,7 +8,8 @@ its publishes unanswered for that moment and repeats them; what is repeated is s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Any, Final
 import nats_bulk
 from nats_bulk import Message, parse_headers
 from tenantry import event
-from tenantry.errors import BrokerError, ProvisioningFailed, TenantConflict
+from tenantry.errors import BrokerError, BrokerUnreachable, ProvisioningFailed, TenantConflict
 from tenantry.nats.connections import Broker, connect_bulk
 from tenantry.nats.jetstream import Config, JetStream
 from tenantry.postgres.locks import Locks
@@ -322,7 +323,7 @@ def _recent_ids(origin: Lane, first: int, last: int) -> list[str]:
         return []
     prefix = f"{origin.prefix}."
     ids: list[str] = []
-    with connect_bulk(origin.broker, "tenantry-move") as connection:
+    with _bulk(origin.broker) as connection:
         for batch in nats_bulk.read_range(connection, origin.stream, first, last):
             for subject, headers in zip(batch.subjects, batch.headers, strict=True):
                 if headers and subject.startswith(prefix) and (id := parse_headers(headers).get("Nats-Msg-Id")):
@@ -331,5 +332,14 @@ def _recent_ids(origin: Lane, first: int, last: int) -> list[str]:
 
 
 def _publish(broker: Broker, messages: Sequence[Message]) -> None:
-    with connect_bulk(broker, "tenantry-move") as connection:
+    with _bulk(broker) as connection:
         nats_bulk.publish(connection, messages).raise_for_errors()
+
+
+@contextmanager
+def _bulk(broker: Broker) -> Iterator[nats_bulk.Connection]:
+    try:
+        with connect_bulk(broker, "tenantry-move") as connection:
+            yield connection
+    except nats_bulk.BulkError as problem:
+        raise BrokerUnreachable(f"event ids could not be carried over: {problem}") from problem
