@@ -147,7 +147,9 @@ def test_bad_flags_are_named_with_an_example(shell: Shell) -> None:
     with pytest.raises(TenantInvalid, match=r"expected --channel orders to be a positive duration like .* got: 'soon'"):
         parse_channels(["orders=soon"])
     done = shell.run("tenant", "create", "flags", "--limit", "storage=lots", status=1)
-    assert done.stderr == "tenantry: expected storage to be a size like 512MiB or 10GB, or -1, got: 'lots'\n"
+    assert (
+        done.stderr == "tenantry: expected storage to be a size like 512MiB or 10GB, up to 1PiB, or -1, got: 'lots'\n"
+    )
     with pytest.raises(TenantInvalid, match=r"expected an ID with flags, .*or --file alone"):
         create(file=Path("tenants.jsonl"), flags=TenantFlags(plan="pro"))
 
@@ -294,7 +296,8 @@ async def test_exported_accounts_are_folders_whose_user_can_fetch(shell: Shell, 
         answers = await client.subscribe(inbox)
         await client.publish("$JS.API.CONSUMER.MSG.NEXT.TENANT_EXPORTED_EVENTS.billing", b"1", reply=inbox)
         assert (await answers.next_msg(timeout=10)).data == b"{}"
-    # As the platform's own user, who may ask for everything.
+    # As the tenant's own user, and as the platform's, who may ask for everything.
+    assert "OK" in (await run(shell.run, "accounts", "check", folder)).stdout
     creds.unlink()
     assert "OK" in (await run(shell.run, "accounts", "check", folder)).stdout
     (folder / "broken").mkdir()
@@ -311,6 +314,14 @@ def test_without_a_running_platform_its_servers_run_for_the_command(tmp_path: Pa
     assert json.loads(created.stdout)["outcome"] == "created"
     listed = run_tenantry("tenant", "list", "--json", "--data", data)
     assert [tenant["id"] for tenant in json.loads(listed.stdout)] == ["acme"]
+
+
+def test_commands_work_in_a_shell_that_has_sourced_the_environment_file(shell: Shell, tmp_path: Path) -> None:
+    elsewhere = {**shell.up.environment, "XDG_DATA_HOME": str(tmp_path / "elsewhere")}
+    created = run_tenantry("tenant", "create", "sourced", "--tier", "account", "--json", env=elsewhere)
+    assert json.loads(created.stdout)["outcome"] == "created", created.stderr
+    assert "BEGIN NATS USER JWT" in run_tenantry("tenant", "creds", "sourced", env=elsewhere).stdout
+    assert shell.json("tenant", "show", "sourced")["ready"]
 
 
 async def test_drift_is_found_and_repaired(tmp_path: Path) -> None:

@@ -36,8 +36,7 @@ def without_limits(overrides: dict[str, Any], names: Iterable[str]) -> dict[str,
     for name in names:
         _require_limit("--unset-limit", name)
         if "." in name:
-            kept = {each: value for each, value in (left.get(RETENTION) or {}).items() if each != _channel(name)}
-            left[RETENTION] = kept or None
+            left[RETENTION] = {**(left.get(RETENTION) or {}), _channel(name): None}
         else:
             left[name] = None
     return left

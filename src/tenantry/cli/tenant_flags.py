@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from tenantry.cli.limits import RETENTION, parse_limits, without_limits
+from tenantry.cli.limits import parse_limits, without_limits
 from tenantry.errors import TenantInvalid
 from tenantry.tenants.quantities import parse_duration
 from tenantry.tenants.spec import TenantSpec
@@ -60,18 +60,11 @@ class TenantFlags:
             name=self.name,
             plan=self.plan,
             tier=self.tier,
-            overrides=self._overrides(before, unset_limit),
+            overrides=without_limits(parse_limits(self.limit), unset_limit) or None,
             placement=self._placement(before),
             channels=parse_channels(self.channel) or None,
             without_channels=no_channel,
         )
-
-    def _overrides(self, before: Tenant | None, unset: tuple[str, ...]) -> dict[str, Any] | None:
-        had = before.overrides if before else {}
-        wanted = parse_limits(self.limit)
-        if RETENTION in wanted or any(name.startswith(f"{RETENTION}.") for name in unset):
-            wanted[RETENTION] = had.get(RETENTION, {}) | wanted.get(RETENTION, {})
-        return without_limits(wanted, unset) or None
 
     def _placement(self, before: Tenant | None) -> dict[str, Any] | None:
         given = {
