@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -291,12 +292,16 @@ def _is_secret(name: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return without_secrets(value.get_secret_value()) if isinstance(value, SecretStr) else str(value or "")
+    if isinstance(value, SecretStr):
+        return without_secrets(value.get_secret_value())
+    text = str(value or "")
+    return without_secrets(text) if "://" in text and "@" in text else text
 
 
 def without_secrets(text: str) -> str:
     """An address keeps what tells where it leads; anything else is hidden whole."""
-    if text.startswith(("nats://", "tls://")):
+    text = text.strip()
+    if text.lower().startswith(("nats://", "tls://")):
         return ",".join(_nats_place(part) for part in text.split(","))
     scheme, separator, rest = text.partition("://")
     if not separator:
@@ -304,7 +309,7 @@ def without_secrets(text: str) -> str:
     userinfo, at, place = rest.rpartition("@")
     user, colon, _ = userinfo.partition(":")
     # Options may hold a password too.
-    return f"{scheme}://{user}{':' + HIDDEN if colon else ''}{at}{place.partition('?')[0]}"
+    return f"{scheme}://{user}{':' + HIDDEN if colon else ''}{at}{re.split('[?#]', place)[0]}"
 
 
 def _nats_place(part: str) -> str:

@@ -71,10 +71,10 @@ class Neighbours:
     def publish_for_other(self, *ids: str) -> nats_bulk.PublishResult:
         return self.publish(self.other, SECRET, *ids)
 
-    def publish(self, lane: Lane, payload: bytes, *ids: str) -> nats_bulk.PublishResult:
+    def publish(self, lane: Lane, payload: bytes, *ids: str, type: str = "order.created") -> nats_bulk.PublishResult:
         """As the platform does it."""
         with connect_bulk(lane.broker, "platform") as connection:
-            messages = [Message(f"{lane.prefix}.order.created", payload, lane.message_id(id)) for id in ids]
+            messages = [Message(f"{lane.prefix}.{type}", payload, lane.message_id(id)) for id in ids]
             result = nats_bulk.publish(connection, messages)
             result.raise_for_errors()
             return result

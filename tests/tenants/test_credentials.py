@@ -15,9 +15,10 @@ from psycopg import sql
 from nats_bulk import Credentials
 from tenantry.embedded.ports import HOST
 from tenantry.errors import BrokerError, TenantConflict, TenantInvalid, TenantNotFound
+from tenantry.nats import claims
 from tenantry.nats.claims import format_credentials
 from tenantry.nats.connections import Broker, connect
-from tenantry.tenants.administration import Administration
+from tenantry.tenants.administration import MOST_CREDENTIALS, Administration
 from tenantry.tenants.spec import TenantSpec
 from tenantry.tenants.tenant import Tier
 from tenantry.testing import TestPlatform
@@ -74,9 +75,8 @@ async def test_each_kind_may_do_what_it_is_for(administration: Administration, t
 async def test_a_pooled_tenant_does_not_publish_by_itself(administration: Administration) -> None:
     await administration.put(TenantSpec(id="acme", tier="pooled"), "test")
     lane = await administration.lanes.resolve("acme", "events")
-    for kind in ("publish", "leaf"):
-        with pytest.raises(TenantConflict, match="through the outbox or HTTP"):
-            await administration.issue_credential("acme", "test", kind=kind)
+    with pytest.raises(TenantConflict, match="through the outbox or HTTP"):
+        await administration.issue_credential("acme", "test", kind="publish")
     _, secret = await administration.issue_credential("acme", "test")
     async with connect(Broker(lane.broker.url, secret), "test") as client:
         with pytest.raises(nats.errors.NoRespondersError):
@@ -153,6 +153,45 @@ async def test_no_secret_is_in_the_database(administration: Administration, plat
         assert hidden not in everything
 
 
+@TIERS
+async def test_a_consumer_goes_with_the_last_credential_for_it(administration: Administration, tier: Tier) -> None:
+    await administration.put(TenantSpec(id="acme", tier=tier), "test")
+    lane = await administration.lanes.resolve("acme", "events")
+    first, _ = await administration.issue_credential("acme", "test", consumer="billing")
+    second, _ = await administration.issue_credential("acme", "test", consumer="billing")
+    async with administration.backbone.jetstream(lane.broker) as jetstream:
+        # One of our own services, which happens to have been named as well, stays.
+        own = {"durable_name": lane.consumer_name("ours"), "ack_policy": "explicit", "max_ack_pending": 10}
+        if lane.is_shared:
+            own["filter_subject"] = lane.subjects
+        await jetstream.create_consumer(lane.stream, own)
+        named, _ = await administration.issue_credential("acme", "test", consumer="ours")
+        left = []
+        for credential in (first, second, named):
+            await administration.revoke_credential("acme", credential.id, "test")
+            left.append({each["name"] async for each in jetstream.consumers(lane.stream)})
+    billing, ours = lane.consumer_name("billing"), lane.consumer_name("ours")
+    assert left == [{billing, ours}, {ours}, {ours}]
+
+
+async def test_credentials_are_few_enough_to_lock_all_of_them_out(
+    administration: Administration,
+) -> None:
+    await administration.put(TenantSpec(id="acme"), "test")
+    _, secret = await administration.issue_credential("acme", "test")
+    async with administration.pool.connection() as connection:
+        await connection.execute(
+            "insert into tenantry.credentials (tenant_id, name, kind, user_key) "
+            "select 'acme', 'filler', 'client', 'U' || lpad(n::text, 55, 'A') from generate_series(2, %s) n",
+            (MOST_CREDENTIALS,),
+        )
+    with pytest.raises(TenantConflict, match=r"1,000 credentials .* give credentials a lifetime"):
+        await administration.issue_credential("acme", "test")
+    suspended = await administration.suspend("acme", "test")
+    assert suspended.is_ready
+    assert not await can_connect(administration, secret)
+
+
 async def test_consumers_beyond_the_plan_are_refused(administration: Administration) -> None:
     await administration.put(TenantSpec(id="acme", overrides={"consumers": 2}), "test")
     for consumer in ("one", "two", "two"):
@@ -165,7 +204,21 @@ async def test_consumers_beyond_the_plan_are_refused(administration: Administrat
         await administration.issue_credential("acme", "test", consumer="a.b")
 
 
-@pytest.mark.parametrize("tier", ["stream", "account"])
+@pytest.mark.parametrize("tier", ["pooled", "stream"])
+async def test_a_leaf_node_needs_the_tier_account(administration: Administration, tier: str) -> None:
+    await administration.put(TenantSpec(id="acme", tier=tier, plan="enterprise"), "test")
+    with pytest.raises(TenantConflict, match="leaf nodes need the tier account"):
+        await administration.issue_credential("acme", "test", kind="leaf")
+    # Neither would the server take one: not now, and not on the way.
+    claimed = await administration.backbone.accounts.lookup(
+        administration.lanes.account_key(await administration.registry.get("acme")).public
+    )
+    assert claims.read(claimed or "")["nats"]["limits"].get("leaf", 0) == 0
+    await administration.move("acme", "account", "test")
+    await administration.issue_credential("acme", "test", kind="leaf")
+
+
+@pytest.mark.parametrize("tier", ["account"])
 async def test_a_leaf_node_publishes_under_the_tenants_prefix_and_nowhere_else(
     platform: TestPlatform, tier: str, tmp_path: Path
 ) -> None:

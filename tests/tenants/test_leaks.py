@@ -22,7 +22,7 @@ from tenantry.nats.connections import Broker, connect, open_client
 from tenantry.nats.keys import Key, Role
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.boundary import TENANT_EXTENSION, claim_for
-from tenantry.tenants.door import OWN_CONNECTIONS
+from tenantry.tenants.door import OWN_CONNECTIONS, copy_api
 from tenantry.tenants.lanes import Lane
 from tenantry.tenants.spec import TenantSpec
 from tenantry.tenants.tenant import Tier
@@ -175,6 +175,47 @@ async def test_what_is_allowed_cannot_be_turned_against_a_neighbour(neighbours: 
         await attacker.ask(fetch, b'{"batch": 100, "no_wait": true}')
         assert not [each for each in attacker.heard if SECRET in each.data or "globex" in str(each.headers)]
     assert await neighbours.state_of_other() == before
+
+
+async def test_the_way_of_a_move_leads_the_tenant_nowhere_else(
+    neighbours: Neighbours, administration: Administration, tier: Tier
+) -> None:
+    """While it is moved, the tenant's account may ask the platform's for consumers; its users may not."""
+    if tier == Tier.ACCOUNT:
+        pytest.skip("there is no tier above")
+    own, other = neighbours.own, neighbours.other
+    # Events that are requests: one for the neighbour's events, one to deliver the tenant's own among them.
+    loot = own.prefix.replace("events", "properties")
+    steal = {"filter_subject": other.subjects, "deliver_subject": f"{loot}.loot", "ack_policy": "none"}
+    forge = {"filter_subject": own.subjects, "deliver_subject": f"{other.prefix}.forged", "ack_policy": "none"}
+    for name, config in (("steal", steal), ("forge", forge)):
+        request = msgspec.json.encode({"stream_name": own.stream, "config": config})
+        neighbours.publish(own, request, name, type=name)
+    move = await administration.begin_move("acme", "account", "test")
+    await administration.provisioner.converge("acme", again=True)
+    before = await neighbours.state_of_other()
+    streams = {own.stream, other.stream}
+    consumers = {stream: await names_of_consumers(administration, stream) for stream in streams}
+    async with attack_as(neighbours.url, neighbours.secret) as attacker:
+        await attacker.listen(f"{loot}.>")
+        for token in (str(move.id), move.id.hex, administration.lanes.copy_token(move.id)):
+            for target in (own.stream, f"{own.stream}.spy", f"{own.stream}.spy.{other.subjects}", other.stream):
+                # The server answers with what the tenant wrote, to where the tenant itself may not publish.
+                for name in ("steal", "forge"):
+                    direct = f"$JS.API.DIRECT.GET.{own.stream}.{own.prefix}.{name}"
+                    await attacker.say(direct, b"", f"{copy_api(token)}.CONSUMER.CREATE.{target}")
+        await attacker.flush()
+        await asyncio.to_thread(neighbours.publish_for_other, "while-moving")
+        await attacker.flush()
+        assert attacker.heard == []
+    assert {stream: await names_of_consumers(administration, stream) for stream in streams} == consumers
+    assert (await neighbours.state_of_other())["events"][:-1] == before["events"]
+    await administration.mover.carry_on("acme")
+    assert (await administration.registry.get("acme")).tier == Tier.ACCOUNT
+
+
+async def names_of_consumers(administration: Administration, stream: str) -> set[str]:
+    return {each["name"] async for each in administration.backbone.platform.consumers(stream)}
 
 
 async def test_ids_and_headers_of_one_tenant_change_nothing_for_another(neighbours: Neighbours, tier: Tier) -> None:

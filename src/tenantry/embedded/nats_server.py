@@ -141,6 +141,8 @@ class NatsServer:
                 "# Written at every start; changes made here are lost.",
                 f'server_name: "tenantry-{self.identity.operator.public[-8:].lower()}"',
                 f"listen: {HOST}:{self.port}",
+                # A client that does not read must not hold up those who publish.
+                "no_fast_producer_stall: true",
                 f"http: {HOST}:{self._monitor_port}",
                 *([f"leafnodes {{ listen: {HOST}:{self.leaf_port} }}"] if self.leaf_port else []),
                 # The sum of all tenants' quotas may be more than the disk holds: few ever use theirs up.

@@ -38,6 +38,11 @@ class AccountServer:
         # The server stores what anybody signed and then ignores it; better to know now.
         if said["iss"] != self._operator.public:
             raise ClaimRefused(f"expected the claims to be signed by the operator's key, got: {said['iss']}")
+        if len(token) > self._system.max_payload:
+            raise ClaimRefused(
+                f"the claims of account {said['sub']} have {len(token):,} bytes, and the server takes "
+                f"{self._system.max_payload:,}; revoked users that never expire make them grow"
+            )
         with CLAIMS_PUSHED.span(account=said["sub"]):
             await self._ask("$SYS.REQ.CLAIMS.UPDATE", token.encode())
 

@@ -45,6 +45,7 @@ from tenantry.tenants.tenant import DEFAULT_CHANNELS, Channel, Status, Tenant, T
 
 MOST_CHANNELS: Final = 32
 SHORTEST_LIFETIME: Final = 1.0
+MOST_CREDENTIALS: Final = 1000
 
 
 class Administration:
@@ -178,8 +179,11 @@ class Administration:
             raise TenantInvalid("lifetime", f"expected lifetime to be at least a second, got: {lifetime}")
         async with self.registry.change(tenant) as connection:
             found = await self._require_active(connection, tenant)
-            if wanted in (Kind.PUBLISH, Kind.LEAF):
+            if wanted == Kind.PUBLISH:
                 self.lanes.require_publishable(found)
+            if wanted == Kind.LEAF:
+                self.lanes.require_leaf(found)
+            await self._require_few_credentials(connection, found)
             if consumer is not None:
                 await self._require_consumer(connection, found, consumer, channel)
             secret = issue(
@@ -362,6 +366,16 @@ class Administration:
         if found.status != Status.ACTIVE:
             raise TenantConflict(f"tenant {tenant} is {found.status}; resume it first")
         return found
+
+    async def _require_few_credentials(self, connection: Connection, tenant: Tenant) -> None:
+        """The account's claims list those that are locked out, and must fit into a message when all of them are."""
+        now = datetime.now(UTC)
+        held = [each for each in await self.credentials.of(tenant.id, connection) if not each.is_expired(now)]
+        if len(held) >= MOST_CREDENTIALS:
+            raise TenantConflict(
+                f"tenant {tenant.id} has {len(held):,} credentials that have not expired, revoked ones among them, and "
+                "can have no more; give credentials a lifetime, and they drop off"
+            )
 
     async def _require_consumer(self, connection: Connection, tenant: Tenant, consumer: str, channel: str) -> None:
         require_valid("channel", consumer, "consumer")

@@ -13,13 +13,15 @@ import msgspec
 from nats_bulk import Credentials
 from tenantry.errors import TenantNotFound
 from tenantry.nats import claims
-from tenantry.nats.claims import Permission, UserPermissions
+from tenantry.nats.claims import UNLIMITED, Permission, UserPermissions
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import Connection, SqlFolder
 from tenantry.tenants.lanes import Lane, Lanes, at_tier
 from tenantry.tenants.tenant import Tenant, Tier
 
 INBOXES: Final = "_INBOX.>"
+SUBSCRIPTIONS: Final = 1000
+"""Of one connection: each costs the server time with every event that it matches."""
 
 _sql = SqlFolder("tenantry.tenants")
 
@@ -48,6 +50,9 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     issued_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
+
+    def is_expired(self, now: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at < now
 
     def grants_consumer_of(self, channel: str) -> bool:
         """Whether it lets its user fetch from a durable consumer on the channel."""
@@ -113,6 +118,7 @@ def _permissions(lanes: Lanes, tenant: Tenant, kind: Kind, consumer: tuple[str, 
     return UserPermissions(
         pub=Permission(allow=publish),
         sub=Permission(allow=subscribe),
+        subs=UNLIMITED if kind == Kind.LEAF else SUBSCRIPTIONS,
         payload=tenant.limits.payload,
         allowed_connection_types=["LEAFNODE"] if kind == Kind.LEAF else ["STANDARD", "WEBSOCKET"],
     )

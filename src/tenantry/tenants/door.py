@@ -7,14 +7,14 @@ kept apart: it could name a neighbour's subject as the reply of a request, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from tenantry.nats.claims import UNLIMITED_JETSTREAM, AccountLimits
 from tenantry.tenants.credentials import Credential, consumer_subjects
-from tenantry.tenants.lanes import Lane, Lanes
+from tenantry.tenants.lanes import NANOSECONDS, Lane, Lanes
 from tenantry.tenants.quantities import UNLIMITED
 from tenantry.tenants.tenant import Status, Tenant
 
@@ -22,8 +22,11 @@ OWN_CONNECTIONS: Final = 4
 """Room for connections of ours in a tenant's account."""
 FOR_GOOD: Final = 4_102_444_800
 """Claims issued up to this second, in the year 2100, no longer hold. A key is used for one credential only."""
-MOVE_API: Final = "$TENANTRY.API"
-MOVE_DELIVERY: Final = "$TENANTRY.MOVE"
+COPIES: Final = "$TENANTRY.COPY"
+ANSWER_SECONDS: Final = 5
+PUBLISH_SECONDS: Final = 30
+FETCH_SECONDS: Final = 90
+"""So long the server keeps a note of a request over a door that is not answered, or, for a fetch, not to its end."""
 
 Import = dict[str, Any]
 
@@ -31,22 +34,28 @@ Import = dict[str, Any]
 def platform_exports(app: str) -> list[dict[str, Any]]:
     """What the platform's account offers. Which of it a tenant may use, only the tenant's imports say."""
 
-    def service(subject: str, response_type: str = "Singleton") -> dict[str, Any]:
-        return {"name": subject, "subject": subject, "type": "service", "response_type": response_type}
+    def service(subject: str, response_type: str = "Singleton", within: int = ANSWER_SECONDS) -> dict[str, Any]:
+        return {
+            "name": subject,
+            "subject": subject,
+            "type": "service",
+            "response_type": response_type,
+            "response_threshold": within * NANOSECONDS,
+        }
 
     def stream(subject: str) -> dict[str, Any]:
         return {"name": f"{subject} live", "subject": subject, "type": "stream"}
 
     return [
-        service(f"{app}.tenants.>"),
+        service(f"{app}.tenants.>", within=PUBLISH_SECONDS),
         stream(f"{app}.tenants.>"),
         service("$JS.API.DIRECT.GET.>", "Stream"),
-        service("$JS.API.CONSUMER.MSG.NEXT.>", "Stream"),
+        service("$JS.API.CONSUMER.MSG.NEXT.>", "Stream", within=FETCH_SECONDS),
         service("$JS.ACK.>"),
         service("$JS.API.CONSUMER.CREATE.>"),
         service("$JS.API.CONSUMER.DELETE.>"),
         service("$JS.FC.>"),
-        stream(f"{MOVE_DELIVERY}.>"),
+        stream(f"{COPIES}.>"),
     ]
 
 
@@ -59,27 +68,31 @@ class Door:
     def limits(self, tenant: Tenant, lanes: Sequence[Lane], *, unbounded: bool = False) -> AccountLimits:
         """What the server holds the account to; `unbounded` leaves it to the streams how much they store."""
         limits = tenant.limits
-        if unbounded:
-            return msgspec.structs.replace(
-                UNLIMITED_JETSTREAM,
-                conn=limits.connections + OWN_CONNECTIONS,
-                leaf=limits.leaf_nodes,
-                payload=limits.payload,
-            )
         inside = [lane for lane in lanes if self.is_inside(lane)]
-        if not inside:
-            return AccountLimits(conn=limits.connections, leaf=limits.leaf_nodes, payload=limits.payload)
-        copies = len(inside) * self._lanes.replicas(tenant)
-        return AccountLimits(
-            conn=limits.connections + OWN_CONNECTIONS,
-            leaf=limits.leaf_nodes,
+        if unbounded or inside:
+            bounds = UNLIMITED_JETSTREAM if unbounded else self._jetstream_limits(tenant, len(inside))
+            own_connections = OWN_CONNECTIONS
+        else:
+            bounds, own_connections = AccountLimits(), 0
+        return msgspec.structs.replace(
+            bounds,
+            conn=limits.connections + own_connections,
+            # A leaf node could reach through the door: there is none while a lane is elsewhere.
+            leaf=limits.leaf_nodes if len(inside) == len(lanes) else 0,
             payload=limits.payload,
-            disk_storage=limits.storage * copies if limits.storage != UNLIMITED else UNLIMITED,
-            disk_max_stream_bytes=limits.storage if limits.storage != UNLIMITED else 0,
-            streams=len(inside),
+        )
+
+    def _jetstream_limits(self, tenant: Tenant, streams: int) -> AccountLimits:
+        limits = tenant.limits
+        is_bounded = limits.storage != UNLIMITED
+        copies = streams * self._lanes.replicas(tenant)
+        return AccountLimits(
+            disk_storage=limits.storage * copies if is_bounded else UNLIMITED,
+            disk_max_stream_bytes=limits.storage if is_bounded else 0,
+            streams=streams,
             consumer=limits.consumers,
             max_ack_pending=limits.in_flight,
-            max_bytes_required=limits.storage != UNLIMITED,
+            max_bytes_required=is_bounded,
         )
 
     def imports(self, lanes: Sequence[Lane], credentials: Sequence[Credential]) -> list[Import]:
@@ -96,25 +109,28 @@ class Door:
                 imports += [self._service(subject) for subject in consumer_subjects(lane, consumer)]
         return imports
 
-    def copy_imports(self, origins: Sequence[Lane]) -> list[Import]:
-        """What streams in the account need while they copy those in the platform's account."""
-        imports = [each for origin in origins for each in self._copy_imports(origin)]
+    def copy_imports(self, origins: Sequence[Lane], token: str) -> list[Import]:
+        """What streams in the account need while they copy those in the platform's account.
+
+        A tenant's user cannot publish there, but could name it as the reply of a request: so the subjects hold a token
+        that nobody can guess, and none of them is complete without what the server puts behind it.
+        """
+        imports = [each for origin in origins for each in self._copy_imports(origin, token)]
         # Two lanes may come from one shared stream.
         return list({(each["subject"], each["type"]): each for each in imports}.values())
 
-    def _copy_imports(self, origin: Lane) -> list[Import]:
-        delivery = f"{MOVE_DELIVERY}.{origin.tenant}.{origin.channel}.>"
-        asked = [f"CONSUMER.{act}.{origin.stream}{rest}" for act in ("CREATE", "DELETE") for rest in ("", ".>")]
+    def _copy_imports(self, origin: Lane, token: str) -> list[Import]:
+        asked = [f"CONSUMER.{act}.{origin.stream}.>" for act in ("CREATE", "DELETE")]
         return [
-            *(self._service(f"$JS.API.{each}") | {"local_subject": f"{MOVE_API}.{each}"} for each in asked),
+            *(self._service(f"$JS.API.{each}") | {"local_subject": f"{copy_api(token)}.{each}"} for each in asked),
             self._service(f"$JS.FC.{origin.stream}.>"),
-            self._stream(delivery),
+            self._stream(f"{copy_delivery(origin, token)}.>"),
         ]
 
     def revoked(self, tenant: Tenant, credentials: Sequence[Credential]) -> dict[str, int]:
         """Who is locked out. Users of ours never are: somebody has to look after the data, and in the end erase it."""
-        now = datetime.now(UTC)
-        valid = [each for each in credentials if not (each.expires_at and each.expires_at < now)]
+        # The server's clock may be behind ours.
+        valid = [each for each in credentials if not each.is_expired(datetime.now(UTC) - timedelta(days=1))]
         return {
             each.user_key: FOR_GOOD for each in valid if each.revoked_at is not None or tenant.status != Status.ACTIVE
         }
@@ -131,3 +147,13 @@ class Door:
 
     def _import(self, subject: str, kind: str) -> Import:
         return {"name": f"{subject} {kind}", "subject": subject, "account": self._lanes.platform_account, "type": kind}
+
+
+def copy_api(token: str) -> str:
+    """What JetStream's API is called in an account that copies from the platform's."""
+    return f"{COPIES}.{token}.API"
+
+
+def copy_delivery(origin: Lane, token: str) -> str:
+    """Where the events that are copied are delivered."""
+    return f"{COPIES}.{token}.{origin.tenant}.{origin.channel}"

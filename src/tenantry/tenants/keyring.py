@@ -31,6 +31,10 @@ class Keyring:
         """The key of a tenant's NATS account."""
         return Key.derive(Role.ACCOUNT, self._derive(f"account/{tenant}"))
 
+    def copy_token(self, move: UUID) -> str:
+        """A word in subjects that nobody can guess, even who knows of the move."""
+        return self._derive(f"move/{move}").hex()[:32]
+
     @property
     def audit(self) -> bytes:
         """What the audit log is sealed with."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -132,6 +133,18 @@ class Lanes:
                 f"`tenantry tenant move {tenant.id} --to stream` lets it publish to NATS itself"
             )
 
+    def require_leaf(self, tenant: Tenant) -> None:
+        """Whether a tenant may connect leaf nodes.
+
+        The server takes replies from a leaf node that it would take from no client, and acknowledges with them what
+        they name. Where others' streams are only an import away, that reaches others' consumers.
+        """
+        if tenant.tier != Tier.ACCOUNT:
+            raise TenantConflict(
+                f"tenant {tenant.id} is in the tier {tenant.tier}, and leaf nodes need the tier account; "
+                f"`tenantry tenant move {tenant.id} --to account` first"
+            )
+
     def require_possible(self, tier: Tier) -> None:
         """Whether the servers can do it."""
         if tier == Tier.ACCOUNT and not self.has_accounts:
@@ -149,6 +162,9 @@ class Lanes:
 
     def account_key(self, tenant: Tenant) -> Key:
         return self._keyring.account(tenant.uid)
+
+    def copy_token(self, move: UUID) -> str:
+        return self._keyring.copy_token(move)
 
     def inside(self, tenant: Tenant) -> Broker:
         """A user of ours in the tenant's account."""

@@ -25,7 +25,7 @@ from tenantry.postgres.locks import Locks
 from tenantry.telemetry import signal
 from tenantry.tenants.audit import AuditLog
 from tenantry.tenants.backbone import Backbone
-from tenantry.tenants.door import MOVE_API, MOVE_DELIVERY
+from tenantry.tenants.door import copy_api, copy_delivery
 from tenantry.tenants.lanes import NANOSECONDS, Lane, Lanes, at_tier
 from tenantry.tenants.moves import LaneMove, Move, MoveStore, Stage
 from tenantry.tenants.pools import Pools
@@ -160,17 +160,15 @@ class Mover:
         async with self._backbone.jetstream(crossings[0].target.broker) as target:
             for crossing in crossings:
                 self._step(tenant, f"copy {crossing.record.channel}")
-                await self._start_copy(target, crossing)
+                await self._start_copy(target, crossing, self._lanes.copy_token(move.id))
             for crossing in crossings:
                 await self._until_copied(target, crossing, CUT_LAG, progress)
 
-    async def _start_copy(self, target: JetStream, crossing: _Crossing) -> None:
-        mirror: dict[str, Any] = {"name": crossing.origin.stream}
-        if crossing.origin.is_shared:
-            mirror["filter_subject"] = crossing.origin.subjects
+    async def _start_copy(self, target: JetStream, crossing: _Crossing, token: str) -> None:
+        # With a filter the server names it in the subject by which it asks, and only such subjects are let through.
+        mirror: dict[str, Any] = {"name": crossing.origin.stream, "filter_subject": crossing.origin.subjects}
         if crossing.origin.account != crossing.target.account:
-            record = crossing.origin
-            mirror["external"] = {"api": MOVE_API, "deliver": f"{MOVE_DELIVERY}.{record.tenant}.{record.channel}"}
+            mirror["external"] = {"api": copy_api(token), "deliver": copy_delivery(crossing.origin, token)}
         found = await target.stream(crossing.target.stream)
         if found is None:
             await target.create_stream(_unbounded(crossing.config, subjects=[]) | {"mirror": mirror})
@@ -279,8 +277,7 @@ class Mover:
                 "deliver_policy": "by_start_sequence",
                 "opt_start_seq": consumer["ack_floor"]["stream_seq"] + 1,
             }
-            for superseded in ("opt_start_time", "metadata"):
-                config.pop(superseded, None)
+            config.pop("opt_start_time", None)
             if crossing.origin.is_shared and config.get("filter_subject") == crossing.origin.subjects:
                 config.pop("filter_subject")
             if await target.consumer(crossing.target.stream, config["name"]) is None:

@@ -35,6 +35,8 @@ PROVISIONED = signal(
 ERASED = signal("tenants.erased", "All that a tenant had was erased.", "tenant", "seconds", "error")
 
 RECONCILER: Final = "reconciler"
+GRANT_MARK: Final = "tenantry.granted"
+"""On a consumer that is there for tenants' users, and goes with the last credential for it."""
 
 
 class Provisioner:
@@ -84,15 +86,17 @@ class Provisioner:
                 ) from problem
 
     async def claims(
-        self, tenant: Tenant, lanes: Sequence[Lane], *, copying: Sequence[Lane] = (), unbounded: bool = False
+        self, tenant: Tenant, lanes: Sequence[Lane], *, move: Move | None = None, unbounded: bool = False
     ) -> str:
         """What the server is to know about the tenant's account: `lanes` are where it publishes now.
 
-        `copying` are lanes that streams of the account copy from. `unbounded` is for while its streams are worked on.
+        `move` is one that is under way and copies; `unbounded` is for while its streams are worked on.
         """
         credentials = await self._credentials.of(tenant.id)
         imports = self._door.imports(lanes, credentials)
-        imports += self._door.copy_imports(copying)
+        if move is not None and (copied := self._copied(tenant, move)):
+            imports += self._door.copy_imports(copied, self._lanes.copy_token(move.id))
+            unbounded = True
         return claims.account_claims(
             self._backbone.operator,
             self._lanes.account_key(tenant).public,
@@ -103,10 +107,9 @@ class Provisioner:
         )
 
     async def push_claims(
-        self, tenant: Tenant, lanes: Sequence[Lane], *, copying: Sequence[Lane] = (), unbounded: bool = False
+        self, tenant: Tenant, lanes: Sequence[Lane], *, move: Move | None = None, unbounded: bool = False
     ) -> None:
-        token = await self.claims(tenant, lanes, copying=copying, unbounded=unbounded)
-        await self._backbone.accounts.push(token)
+        await self._backbone.accounts.push(await self.claims(tenant, lanes, move=move, unbounded=unbounded))
 
     async def _provision(self, tenant: Tenant) -> None:
         with PROVISIONED.span(tenant=tenant.id):
@@ -118,8 +121,7 @@ class Provisioner:
             has_more_to_come = self._backbone.has_accounts and tenant.provisioned > 0 and self._door.is_inside(lanes[0])
             if self._backbone.has_accounts:
                 self._step(tenant, "account")
-                copying = self._copied(tenant, move) if is_moving else ()
-                await self.push_claims(tenant, lanes, copying=copying, unbounded=bool(copying) or has_more_to_come)
+                await self.push_claims(tenant, lanes, move=move if is_moving else None, unbounded=has_more_to_come)
             if is_moving:
                 # The streams are the mover's until it is done.
                 return await self._registry.mark_provisioned(tenant)
@@ -138,10 +140,9 @@ class Provisioner:
             self._step(tenant, "record")
             await self._registry.mark_provisioned(tenant)
 
-    def _copied(self, tenant: Tenant, move: Move | None) -> list[Lane]:
+    def _copied(self, tenant: Tenant, move: Move) -> list[Lane]:
         """The lanes that streams in the tenant's account copy from."""
-        here = self._lanes.lanes(tenant)
-        there = self._lanes.lanes(at_tier(tenant, move.to_tier)) if move else here
+        here, there = self._lanes.lanes(tenant), self._lanes.lanes(at_tier(tenant, move.to_tier))
         return [lane for lane, next_lane in zip(here, there, strict=True) if lane.account != next_lane.account]
 
     async def _provision_streams(self, jetstream: JetStream, tenant: Tenant, channels: Sequence[Channel]) -> None:
@@ -150,18 +151,26 @@ class Provisioner:
             if not lane.is_shared:
                 self._step(tenant, f"stream {channel.name}")
                 await ensure_stream(jetstream, self._lanes.stream_config(tenant, channel))
-        for credential in await self._credentials.of(tenant.id):
-            for channel in channels:
-                if credential.grants_consumer_of(channel.name):
-                    self._step(tenant, f"consumer {credential.consumer}")
-                    await self._ensure_consumer(jetstream, tenant, self._lanes.lane(tenant, channel), credential)
+        credentials = await self._credentials.of(tenant.id)
+        for channel in channels:
+            await self._provision_consumers(jetstream, tenant, self._lanes.lane(tenant, channel), credentials)
 
-    async def _ensure_consumer(self, jetstream: JetStream, tenant: Tenant, lane: Lane, credential: Credential) -> None:
-        assert credential.consumer is not None
-        name = lane.consumer_name(credential.consumer)
-        if await jetstream.consumer(lane.stream, name) is None:
-            replicas = min(tenant.limits.consumer_replicas, self._lanes.replicas(tenant))
-            await jetstream.create_consumer(lane.stream, consumer_config(tenant, lane, name, replicas))
+    async def _provision_consumers(
+        self, jetstream: JetStream, tenant: Tenant, lane: Lane, credentials: Sequence[Credential]
+    ) -> None:
+        """Those that valid credentials may fetch from are there, and those of revoked ones alone are gone."""
+        granted = {each.consumer for each in credentials if each.grants_consumer_of(lane.channel)}
+        for service in sorted(
+            {each.consumer for each in credentials if each.consumer and each.channel == lane.channel}
+        ):
+            self._step(tenant, f"consumer {service}")
+            name = lane.consumer_name(service)
+            found = await jetstream.consumer(lane.stream, name)
+            if service in granted and found is None:
+                replicas = min(tenant.limits.consumer_replicas, self._lanes.replicas(tenant))
+                await jetstream.create_consumer(lane.stream, consumer_config(tenant, lane, name, replicas))
+            elif service not in granted and found and GRANT_MARK in (found["config"].get("metadata") or {}):
+                await jetstream.delete_consumer(lane.stream, name)
 
     async def _erase(self, tenant: Tenant) -> None:
         with ERASED.span(tenant=tenant.id):
@@ -227,6 +236,7 @@ def consumer_config(tenant: Tenant, lane: Lane, name: str, replicas: int) -> Con
         "deliver_policy": "all",
         "max_ack_pending": tenant.limits.in_flight,
         "num_replicas": replicas,
+        "metadata": {GRANT_MARK: lane.tenant},
     }
     if lane.is_shared:
         config["filter_subject"] = lane.subjects
