@@ -21,7 +21,7 @@ import msgspec
 
 import nats_bulk
 from tenantry import event
-from tenantry.errors import ProvisioningFailed
+from tenantry.errors import BrokerError, ProvisioningFailed, TenantError
 from tenantry.nats.connections import connect_bulk
 from tenantry.service import Held
 from tenantry.tenants.administration import Administration
@@ -119,19 +119,31 @@ class Demo:
             raise ProvisioningFailed(f"the demo's tenant {tenant.name} is not complete: {created.problem}")
         if created.status == Status.SUSPENDED:
             await administration.resume(tenant.name, "demo")
-        tenant.lane = lane = await administration.lanes.resolve(tenant.name, CHANNEL)
-        tenant.connection = connect_bulk(lane.broker, f"demo-{tenant.name}", reconnect_for=2.0)
-        # What an earlier run published is not this run's to read.
-        async with administration.backbone.jetstream(lane.broker) as jetstream:
-            stream = await jetstream.stream(lane.stream)
-        tenant.newest = stream["state"]["last_seq"] if stream else 0
-        tenant.next_to_read = tenant.newest + 1
+        await self._find_lane(administration, tenant)
+
+    async def _find_lane(self, administration: Administration, tenant: SampleTenant) -> None:
+        """Connect to wherever the tenant's events go now; what is there already is not ours to read."""
+        with suppress(TenantError, BrokerError):
+            lane = await administration.lanes.resolve(tenant.name, CHANNEL)
+            async with administration.backbone.jetstream(lane.broker) as jetstream:
+                stream = await jetstream.stream(lane.stream)
+            if tenant.connection:
+                tenant.connection.close()
+            tenant.connection = connect_bulk(lane.broker, f"demo-{tenant.name}", reconnect_for=2.0)
+            tenant.tier = (await administration.registry.get(tenant.name)).tier
+            tenant.lane = lane
+            tenant.newest = stream["state"]["last_seq"] if stream else 0
+            tenant.next_to_read = tenant.newest + 1
 
     async def _drive(self, tenant: SampleTenant) -> None:
         while True:
             started = time.monotonic()
-            await _in_thread(partial(self._publish, tenant))
-            await _in_thread(partial(self._read, tenant))
+            try:
+                await _in_thread(partial(self._publish, tenant))
+                await _in_thread(partial(self._read, tenant))
+            except (nats_bulk.PublishFailed, nats_bulk.StreamNotReadable, nats_bulk.AuthenticationFailed):
+                # It is somewhere else by now, or is on its way there, or was suspended or deleted to see what happens.
+                await self._find_lane(self._administration.value, tenant)
             await asyncio.sleep(max(0.0, started + TICK_SECONDS - time.monotonic()))
 
     def _publish(self, tenant: SampleTenant) -> None:

@@ -50,6 +50,18 @@ async def test_an_account_is_there_as_soon_as_it_is_pushed_and_gone_when_deleted
     await client.close()
 
 
+async def test_an_account_that_was_deleted_is_there_again_when_it_is_pushed_again_at_once(
+    platform: TestPlatform, server: AccountServer, operator: Key
+) -> None:
+    key = Key.generate(Role.ACCOUNT)
+    broker = Broker(platform.nats.url, claims.issue_user(key, "user"))
+    for _ in range(3):
+        await server.push(claims.account_claims(operator, key.public, "acme"))
+        async with connect(broker, "test"):
+            pass
+        await server.delete([key.public])
+
+
 async def test_two_accounts_do_not_hear_each_other(platform: TestPlatform) -> None:
     async with (
         platform.account() as one,

@@ -126,3 +126,28 @@ async def test_what_cannot_be_repaired_says_why(administration: Administration) 
     (drift,) = await administration.drift.repair()
     assert not drift.repaired
     assert "storage" in drift.details["problem"]
+
+
+async def test_a_stream_that_a_tenant_should_not_have_is_told(administration: Administration) -> None:
+    await administration.put(TenantSpec(id="acme", tier="account"), "test")
+    # As if a process that had slept through a move had provisioned the tenant where it used to be.
+    mark = {"tenantry.tenant": "acme", "tenantry.channel": "events"}
+    await administration.backbone.platform.create_stream(
+        {"name": "TENANT_ACME_EVENTS", "subjects": ["tenantry.tenants.acme.events.>"], "metadata": mark}
+    )
+    (drift,) = await administration.drift.repair()
+    assert (drift.kind, drift.name, drift.repaired) == (Kind.ORPHAN, "TENANT_ACME_EVENTS", False)
+
+
+async def test_a_repair_that_fails_leaves_no_stale_problem_behind(administration: Administration) -> None:
+    await administration.put(TenantSpec(id="acme"), "test")
+    async with connect(administration.lanes.platform, "test") as client:
+        streams = client.jetstream()
+        await streams.delete_stream("TENANT_ACME_EVENTS")
+        await streams.add_stream(StreamConfig(name="TENANT_ACME_EVENTS", subjects=["other"]))
+        (drift,) = await administration.drift.repair()
+        assert not drift.repaired
+        await streams.delete_stream("TENANT_ACME_EVENTS")
+    await administration.drift.repair()
+    tenant = await administration.registry.get("acme")
+    assert (tenant.is_ready, tenant.problem) == (True, "")

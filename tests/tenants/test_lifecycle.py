@@ -251,6 +251,53 @@ async def test_a_deleted_tenant_leaves_nothing_but_its_audit_record(administrati
     assert administration.lanes.account_key(again).public != account
 
 
+async def test_a_tenant_whose_account_was_forgotten_is_erased_all_the_same(administration: Administration) -> None:
+    tenant, _ = await administration.put(TenantSpec(id="acme", tier="account"), "test")
+    publish(await administration.lanes.resolve("acme", "events"), range(20))
+    account = administration.lanes.account_key(tenant).public
+    await administration.backbone.accounts.delete([account])
+    await administration.delete("acme", "test")
+    assert (await administration.audit.newest(tenant="acme"))[0].after == {"accounts": 1, "events": 20, "streams": 2}
+
+
+async def test_a_channel_that_is_still_being_erased_is_not_added_again(administration: Administration) -> None:
+    await administration.put(TenantSpec(id="acme", channels={"events": None, "audit": None}), "test")
+    async with administration.registry.change("acme") as connection:
+        await administration.registry.remove_channels(connection, "acme", ["audit"])
+        await administration.registry.touch(connection, "acme")
+    with pytest.raises(TenantConflict, match="still being erased"):
+        await administration.put(TenantSpec(id="acme", channels={"audit": "1d"}), "test")
+    # Saying again what is so already finishes what was left.
+    found, _ = await administration.put(TenantSpec(id="acme"), "test")
+    assert found.is_ready
+    await administration.put(TenantSpec(id="acme", channels={"audit": "1d"}), "test")
+
+
+async def test_a_tenant_has_a_bounded_number_of_channels(administration: Administration) -> None:
+    await administration.put(TenantSpec(id="acme", channels={f"c{number}": None for number in range(20)}), "test")
+    with pytest.raises(TenantInvalid, match="at most 32 channels, got: 40"):
+        await administration.put(TenantSpec(id="acme", channels={f"d{number}": None for number in range(20)}), "test")
+
+
+async def test_a_plan_that_was_deleted_does_not_come_back(administration: Administration) -> None:
+    await administration.delete_plan("free", "test")
+    await administration.registry.ship_plans()
+    assert [plan.name for plan, _ in await administration.registry.plans()] == ["enterprise", "pro"]
+
+
+@TIERS
+async def test_consumers_of_credentials_follow_the_limits(administration: Administration, tier: Tier) -> None:
+    await administration.put(TenantSpec(id="acme", tier=tier), "test")
+    await administration.issue_credential("acme", "test", consumer="billing")
+    lane = await administration.lanes.resolve("acme", "events")
+    changed, _ = await administration.put(TenantSpec(id="acme", overrides={"in_flight": 10}), "test")
+    assert changed.is_ready, changed.problem
+    async with administration.backbone.jetstream(lane.broker) as jetstream:
+        consumer = await jetstream.consumer(lane.stream, lane.consumer_name("billing"))
+    assert consumer is not None
+    assert consumer["config"]["max_ack_pending"] == 10
+
+
 @pytest.mark.parametrize(
     ("spec", "field", "message"),
     [
@@ -363,6 +410,8 @@ async def test_a_tenant_beyond_the_asset_budget_is_refused_with_advice(platform:
         await administration.put(TenantSpec(id="initech", plan="free"), "test")
         with pytest.raises(BudgetExceeded):
             await administration.put(TenantSpec(id="initech", overrides={"consumer_replicas": 3}), "test")
+        # What adds nothing is let be.
+        await administration.put(TenantSpec(id="initech", name="Initech"), "test")
 
 
 async def test_a_master_secret_must_be_long_enough(tmp_path: Path) -> None:

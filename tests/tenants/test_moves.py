@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import nats.errors
 import pytest
@@ -13,13 +14,16 @@ import pytest
 import nats_bulk
 from nats_bulk import Message
 from tenantry import telemetry
-from tenantry.errors import TenantConflict
+from tenantry.errors import BrokerUnreachable, ProvisioningFailed, TenantConflict
 from tenantry.nats.connections import Broker, connect, connect_bulk
+from tenantry.tenants import mover
 from tenantry.tenants.administration import Administration
+from tenantry.tenants.crossing import Crossing
 from tenantry.tenants.lanes import Lane
+from tenantry.tenants.moves import Stage
 from tenantry.tenants.provisioner import STEP
 from tenantry.tenants.spec import TenantSpec
-from tenantry.tenants.tenant import Tier
+from tenantry.tenants.tenant import Tenant, Tier
 from tests.processes import wait_for
 from tests.tenants.test_crashes import publish, read
 
@@ -116,10 +120,7 @@ async def test_all_events_that_are_published_during_a_move_arrive_once_and_in_or
     assert await administration.drift.find() == []
 
 
-@pytest.mark.parametrize("to", ["account"])
-async def test_a_tenants_own_producer_goes_on_with_the_same_credentials(
-    administration: Administration, to: str
-) -> None:
+async def test_a_tenants_own_producer_goes_on_with_the_same_credentials(administration: Administration) -> None:
     await administration.put(TenantSpec(id="acme", tier="stream"), "test")
     _, secret = await administration.issue_credential("acme", "test", consumer="billing")
     lane = await administration.lanes.resolve("acme", "events")
@@ -147,7 +148,7 @@ async def test_a_tenants_own_producer_goes_on_with_the_same_credentials(
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(produce())
         await until(100)
-        await administration.move("acme", to, "test")
+        await administration.move("acme", "account", "test")
         await until(len(acknowledged) + 100)
         stopping.set()
     moved = await administration.lanes.resolve("acme", "events")
@@ -235,19 +236,23 @@ async def test_a_tenant_moves_up_and_not_down(administration: Administration) ->
             await administration.move("acme", to, "test")
 
 
-async def test_a_move_that_is_still_copying_can_be_given_up(administration: Administration) -> None:
+async def test_a_move_can_be_given_up_while_it_copies(administration: Administration) -> None:
     await administration.put(TenantSpec(id="acme", tier="stream"), "test")
     lane = await administration.lanes.resolve("acme", "events")
     publish(lane, range(10))
-    found = await administration.registry.get("acme")
-    async with administration.registry.change("acme") as connection:
-        plan = administration.mover.plan(found, Tier.ACCOUNT)
-        move = await administration.moves.start(connection, "acme", found.tier, Tier.ACCOUNT, plan)
-    await administration.mover._copy(move, lambda *_: None)
-    with pytest.raises(TenantConflict, match="is being moved"):
-        await administration.delete("acme", "test")
-    await administration.abandon_move("acme", "test")
-    assert (await administration.registry.get("acme")).tier == Tier.STREAM
+    giving_up: list[asyncio.Task[Tenant]] = []
+
+    def give_up(channel: str, *_: int) -> None:
+        # The copy never seems to be far enough, so only this can end it.
+        if not giving_up:
+            giving_up.append(asyncio.ensure_future(administration.abandon_move("acme", "test")))
+
+    with patch.object(mover, "CUT_LAG", -(10**9)):
+        await administration.move("acme", "account", "test", give_up)
+    assert (await giving_up[0]).tier == Tier.STREAM
+    found = await administration.moves.newest("acme")
+    assert found is not None
+    assert found.stage == Stage.ABANDONED
     assert len(publish(lane, range(10)).duplicates) == 10
     assert await administration.drift.find() == []
     with pytest.raises(TenantConflict, match="not being moved"):
@@ -256,6 +261,130 @@ async def test_a_move_that_is_still_copying_can_be_given_up(administration: Admi
     await administration.move("acme", "account", "test")
     lane = await administration.lanes.resolve("acme", "events")
     assert [number for _, number in read(lane, 10)] == list(range(10))
+
+
+async def test_past_the_cut_a_move_cannot_be_given_up_and_nothing_else_comes_in_between(
+    administration: Administration,
+) -> None:
+    await administration.put(TenantSpec(id="acme", tier="stream"), "test")
+    acts: list[asyncio.Task[object]] = []
+
+    def try_all() -> None:
+        if not acts:
+            acts.extend(
+                asyncio.ensure_future(act)
+                for act in (
+                    administration.abandon_move("acme", "test"),
+                    administration.delete("acme", "test"),
+                    administration.put(TenantSpec(id="acme", name="Another"), "test"),
+                    administration.move("acme", "account", "test"),
+                )
+            )
+
+    end = before_step("close", try_all)
+    await administration.move("acme", "account", "test")
+    end()
+    abandoned, deleted, renamed, moved = await asyncio.gather(*acts, return_exceptions=True)
+    assert "past the point" in str(abandoned)
+    assert "is being moved" in str(deleted)
+    assert "is being moved" in str(renamed)
+    assert getattr(moved, "stage", moved) == Stage.DONE
+
+
+async def test_a_move_whose_origin_is_missing_says_so_and_can_be_given_up(administration: Administration) -> None:
+    await administration.put(TenantSpec(id="acme", tier="stream"), "test")
+    await administration.backbone.platform.delete_stream("TENANT_ACME_EVENTS")
+    with pytest.raises(ProvisioningFailed, match="TENANT_ACME_EVENTS of tenant acme is missing"):
+        await administration.move("acme", "account", "test")
+    found = await administration.moves.unfinished("acme")
+    assert found is not None
+    assert "is missing" in found.problem
+    # It waits a while before it is tried again.
+    assert await administration.registry.unfinished() == []
+    await administration.abandon_move("acme", "test")
+    await administration.drift.repair()
+    await administration.move("acme", "account", "test")
+    assert await administration.drift.find() == []
+
+
+async def test_a_plan_may_change_while_a_move_is_interrupted_behind_the_cut(
+    administration: Administration,
+) -> None:
+    await administration.put(TenantSpec(id="acme", tier="stream"), "test")
+    lane = await administration.lanes.resolve("acme", "events")
+    publish(lane, range(20))
+    interrupted = patch.object(Crossing, "copy_consumers", side_effect=BrokerUnreachable("broken off"))
+    with interrupted, pytest.raises(ProvisioningFailed, match="broken off"):
+        await administration.move("acme", "account", "test")
+    await administration.put_plan("pro", {"storage": "2MiB", "duplicate_window": "60s"}, "test")
+    await administration.mover.carry_on("acme")
+    move = await administration.moves.newest("acme")
+    assert move is not None
+    assert move.stage == Stage.DONE
+    # What was found out before the interruption is still on record.
+    (record,) = [each for each in move.lanes if each.channel == "events"]
+    assert (record.last, record.resumes_at) == (20, 41)
+    lane = await administration.lanes.resolve("acme", "events")
+    assert len(publish(lane, range(21)).duplicates) == 20
+    assert await administration.drift.find() == []
+
+
+@pytest.mark.parametrize("to", ["stream", "account"])
+async def test_a_consumer_that_is_ahead_of_its_lane_misses_nothing(administration: Administration, to: str) -> None:
+    for tenant in ("acme", "globex"):
+        await administration.put(TenantSpec(id=tenant, tier="pooled"), "test")
+    lane = await administration.lanes.resolve("acme", "events")
+    other = await administration.lanes.resolve("globex", "events")
+    publish(lane, range(5))
+    publish(other, range(1000))
+    # One that begins with what is new, behind a busy neighbour; one that handled all, and then all expired.
+    shared = {"filter_subject": lane.subjects, "max_ack_pending": 100}
+    late = {"durable_name": lane.consumer_name("late"), "deliver_policy": "new", "ack_policy": "explicit"}
+    done = {"durable_name": lane.consumer_name("done"), "deliver_policy": "all", "ack_policy": "all"}
+    for config in (late, done):
+        await administration.backbone.platform.create_consumer(lane.stream, shared | config)
+    async with connect(lane.broker, "test") as client:
+        subscription = await client.jetstream().pull_subscribe_bind(
+            lane.consumer_name("done"), lane.stream, durable=lane.consumer_name("done")
+        )
+        await (await subscription.fetch(5, timeout=10))[-1].ack_sync()
+    await administration.backbone.platform.purge(lane.stream, lane.subjects)
+    await administration.move("acme", to, "test")
+    lane = await administration.lanes.resolve("acme", "events")
+    publish(lane, range(5, 8))
+    async with administration.backbone.jetstream(lane.broker) as jetstream:
+        pending = {each["name"]: each["num_pending"] async for each in jetstream.consumers(lane.stream)}
+    assert pending == {"late": 3, "done": 3}
+
+
+async def test_consumers_that_the_account_would_not_allow_are_moved_all_the_same(
+    administration: Administration,
+) -> None:
+    await administration.put(TenantSpec(id="acme", overrides={"consumers": 1, "in_flight": 10}), "test")
+    lane = await administration.lanes.resolve("acme", "events")
+    for name in ("one", "two"):
+        config = {"durable_name": name, "ack_policy": "explicit", "max_ack_pending": 1000}
+        await administration.backbone.platform.create_consumer(lane.stream, config)
+    await administration.move("acme", "account", "test")
+    lane = await administration.lanes.resolve("acme", "events")
+    async with administration.backbone.jetstream(lane.broker) as jetstream:
+        assert {each["name"] async for each in jetstream.consumers(lane.stream)} == {"one", "two"}
+
+
+async def test_a_long_gap_at_the_end_of_an_empty_stream_is_not_filled_one_by_one(
+    administration: Administration,
+) -> None:
+    await administration.put(TenantSpec(id="acme", tier="stream"), "test")
+    lane = await administration.lanes.resolve("acme", "events")
+    # As if ten thousand million events had come and gone.
+    config = (await administration.backbone.platform.stream(lane.stream) or {})["config"]
+    await administration.backbone.platform.delete_stream(lane.stream)
+    await administration.backbone.platform.create_stream(config | {"first_seq": 10**10})
+    move = await administration.move("acme", "account", "test")
+    (record,) = [each for each in move.lanes if each.channel == "events"]
+    assert (record.last, record.resumes_at) == (10**10 - 1, 10**10)
+    lane = await administration.lanes.resolve("acme", "events")
+    assert publish(lane, range(1)).sequences == [10**10]
 
 
 async def test_two_channels_of_one_shared_stream_are_moved(administration: Administration) -> None:

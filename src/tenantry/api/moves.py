@@ -87,6 +87,7 @@ class MoveDocument(PlannedMove):
 
     id: UUID
     stage: Stage = Field(description="`done` at the end")
+    problem: str = Field(description="why it does not get on, if it does not; it is tried again by itself")
     started_at: datetime
     finished_at: datetime | None
 

@@ -100,7 +100,7 @@ def _show_facts(sight: Sight) -> None:
         "problem": tenant.problem or ("" if tenant.is_ready else "the servers do not have all of it yet"),
         "plan": tenant.plan,
         "tier": tenant.tier,
-        "move": f"to {move.to_tier}, {move.stage} since {format_time(move.started_at)}" if move else "",
+        "move": _describe_move(move) if move else "",
         "erasing": ", ".join(removing),
         "cluster": tenant.placement.cluster,
         "tags": ", ".join(tenant.placement.tags),
@@ -111,3 +111,8 @@ def _show_facts(sight: Sight) -> None:
     for name, value in facts.items():
         if value:
             say(f"{name:<12} {value}")
+
+
+def _describe_move(move: Move) -> str:
+    how_far = f"to {move.to_tier}, {move.stage} since {format_time(move.started_at)}"
+    return f"{how_far}; {move.problem}" if move.problem else how_far

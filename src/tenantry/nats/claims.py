@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import time
 from typing import Any, Final
 
@@ -189,7 +190,8 @@ def sign(
     if expires_at is not None:
         claims["exp"] = expires_at
     claims["nats"] = body | {"type": kind, "version": VERSION}
-    digest = hashlib.new("sha512_256", msgspec.json.encode(claims)).digest()
+    # The server takes no notice of a token that it has had before, even if it has forgotten the account since.
+    digest = hashlib.new("sha512_256", msgspec.json.encode(claims) + os.urandom(16)).digest()
     claims["jti"] = base64.b32encode(digest).decode().rstrip("=")
     signed = f"{_HEADER}.{_base64(msgspec.json.encode(claims))}"
     return f"{signed}.{_base64(issuer.sign(signed.encode()))}"

@@ -42,8 +42,14 @@ async def open_pool(url: str, size: int) -> AsyncIterator[Pool]:
 @asynccontextmanager
 async def connect(url: str, *, autocommit: bool = False) -> AsyncIterator[AsyncConnection[Any]]:
     """One connection outside of a pool."""
+    async with await open_connection(url, autocommit=autocommit) as connection:
+        yield connection
+
+
+async def open_connection(url: str, *, autocommit: bool = True) -> AsyncConnection[Any]:
+    """Connect now, or DatabaseUnreachable says why not."""
     try:
-        connection = await psycopg.AsyncConnection.connect(
+        return await psycopg.AsyncConnection.connect(
             url, autocommit=autocommit, application_name=APPLICATION, connect_timeout=CONNECT_SECONDS
         )
     except psycopg.OperationalError as problem:
@@ -57,8 +63,6 @@ async def connect(url: str, *, autocommit: bool = False) -> AsyncIterator[AsyncC
             "expected DATABASE_URL to be an address like postgresql://user:password@host:5432/database, with special "
             "characters of the password as %XX, got something else"
         ) from None
-    async with connection:
-        yield connection
 
 
 def _place(url: str) -> str:

@@ -79,8 +79,11 @@ create table tenantry.moves (
     tenant_id text not null references tenantry.tenants (id) on delete cascade,
     from_tier text not null,
     to_tier text not null,
-    stage text not null default 'copying' check (stage in ('copying', 'cutting', 'switched', 'done', 'abandoned')),
+    stage text not null default 'copying' check (stage in ('copying', 'cutting', 'switched', 'done', 'abandoning', 'abandoned')),
     lanes jsonb not null,
+    problem text not null default '',
+    attempts integer not null default 0,
+    retry_at timestamptz not null default now(),
     started_at timestamptz not null default now(),
     finished_at timestamptz
 );

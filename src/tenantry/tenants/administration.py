@@ -27,7 +27,7 @@ from tenantry.tenants.credentials import Credential, CredentialStore, Kind, issu
 from tenantry.tenants.drift import DriftDetector
 from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.mover import Mover, Progress
-from tenantry.tenants.moves import LaneMove, Move, MoveStore
+from tenantry.tenants.moves import LaneMove, Move, MoveStore, Stage
 from tenantry.tenants.plans import DEFAULT_PLAN, Limits, Plan, read_limits, read_overrides
 from tenantry.tenants.provisioner import Provisioner
 from tenantry.tenants.registry import Registry
@@ -89,16 +89,16 @@ class Administration:
         require_valid("tenant", spec.id)
         async with self.registry.change(spec.id) as connection:
             before = await (self.registry.get if must_exist else self.registry.find)(spec.id, connection)
+            assets = await self._budget.count(connection)
             if before is None:
                 await self._create(connection, spec)
                 act = "tenant.create"
             else:
-                if not await self._change(connection, before, spec):
-                    return before, False
-                act = "tenant.change"
+                act = "tenant.change" if await self._change(connection, before, spec) else ""
             after = await self.registry.get(spec.id, connection)
-            await self._budget.require_room(connection, spec.id)
-            await self._record(connection, actor, act, before, after)
+            if act:
+                await self._budget.require_room(connection, f"tenant {spec.id}", assets)
+                await self._record(connection, actor, act, before, after)
         return await self._carry_out(after), before is None
 
     async def suspend(self, tenant: str, actor: str) -> Tenant:
@@ -140,11 +140,12 @@ class Administration:
             if under_way is None:
                 await self._require_movable(found, to)
                 plan = self.mover.plan(found, Tier(to))
+                await self._budget.require_room_for_move(connection, found, self.lanes.replicas(found))
                 under_way = await self.moves.start(connection, tenant, found.tier, Tier(to), plan)
                 await self.audit.append(
                     connection, actor, "tenant.move", tenant, before={"tier": found.tier}, after={"tier": to}
                 )
-            elif under_way.to_tier != to:
+            elif under_way.to_tier != to or under_way.stage == Stage.ABANDONING:
                 raise TenantConflict(
                     f"tenant {tenant} is on its way to the tier {under_way.to_tier}; let it arrive first"
                 )
@@ -154,10 +155,18 @@ class Administration:
         """Give up a move that is still copying."""
         async with self.registry.change(tenant) as connection:
             found = await self.registry.get(tenant, connection)
-            if await self.moves.unfinished(tenant, connection) is None:
+            move = await self.moves.unfinished(tenant, connection)
+            if move is None:
                 raise TenantConflict(f"tenant {tenant} is not being moved")
-            await self.audit.append(connection, actor, "tenant.abandon_move", tenant, after={"tier": found.tier})
-        await self.mover.abandon(tenant)
+            if move.stage not in (Stage.COPYING, Stage.ABANDONING):
+                raise TenantConflict(
+                    f"the move of tenant {tenant} is past the point where it could be given up; "
+                    f"`tenantry tenant move {tenant}` carries it on"
+                )
+            if move.stage == Stage.COPYING:
+                await self.moves.advance(move, Stage.ABANDONING, connection)
+                await self.audit.append(connection, actor, "tenant.abandon_move", tenant, after={"tier": found.tier})
+        await self.mover.carry_on(tenant)
         return await self.registry.get(tenant)
 
     async def issue_credential(
@@ -250,8 +259,9 @@ class Administration:
             plan = Plan(name, read_limits(limits, before.limits if before else None))
             if before == plan:
                 return plan
+            assets = await self._budget.count(connection)
             await self.registry.put_plan(connection, plan)
-            await self._budget.require_room(connection, f"plan {name}")
+            await self._budget.require_room(connection, f"this plan {name}", assets)
             await self.audit.append(
                 connection,
                 actor,
@@ -283,7 +293,6 @@ class Administration:
 
     async def _change(self, connection: Connection, before: Tenant, spec: TenantSpec) -> bool:
         """Whether anything is to be different."""
-        await self._require_still(connection, before)
         if before.status == Status.DELETING:
             raise TenantConflict(f"tenant {spec.id} is being deleted; wait until it is gone, then create it anew")
         if spec.tier is not None and self._read_tier(spec.tier) != before.tier:
@@ -300,6 +309,10 @@ class Administration:
         same = (name, plan.name, overrides, placement) == (before.name, before.plan, before.overrides, before.placement)
         if same and not changed and not removed:
             return False
+        await self._require_still(connection, before)
+        left = {each.name for each in before.channels} - removed | {each.name for each in changed}
+        if len(left) > MOST_CHANNELS:
+            raise TenantInvalid("channels", f"expected at most {MOST_CHANNELS} channels, got: {len(left)}")
         await self.registry.update(connection, spec.id, name, plan.name, overrides, placement)
         await self._put_channels(connection, spec.id, before.tier, read_limits(overrides, plan.limits), changed)
         if removed:
@@ -394,12 +407,11 @@ class Administration:
             before = await self.registry.get(tenant, connection)
             if before.status == Status.DELETING:
                 raise TenantConflict(f"tenant {tenant} is being deleted")
-            if before.status == status:
-                return before
-            await self.registry.set_status(connection, tenant, status)
-            after = await self.registry.get(tenant, connection)
-            await self._record(connection, actor, act, before, after)
-        return await self._carry_out(after)
+            if before.status != status:
+                await self.registry.set_status(connection, tenant, status)
+                after = await self.registry.get(tenant, connection)
+                await self._record(connection, actor, act, before, after)
+        return await self._carry_out(before)
 
     async def _carry_out(self, tenant: Tenant) -> Tenant:
         await self._try(tenant.id)
@@ -429,6 +441,10 @@ def _is_new(before: Tenant, wanted: Channel) -> bool:
     """Whether a channel is to be added or changed."""
     have = before.channel(wanted.name)
     if have is None:
+        if any(each.name == wanted.name for each in before.channels):
+            raise TenantConflict(
+                f"channel {wanted.name} of tenant {before.id} is still being erased; try again in a moment"
+            )
         return True
     if have.pool is None:
         return have.retention != wanted.retention

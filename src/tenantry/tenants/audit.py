@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -49,6 +50,13 @@ class Seal(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.number}:{self.seal}"
+
+    @classmethod
+    def read(cls, text: str) -> Seal:
+        number, _, seal = text.strip().partition(":")
+        if not (number.isdecimal() and int(number) > 0 and re.fullmatch("[0-9a-f]{64}", seal)):
+            raise AuditBroken(f"expected a seal as `tenantry audit verify` prints it, NUMBER:SEAL, got: {text[:80]!r}")
+        return cls(int(number), seal)
 
 
 class AuditLog:
@@ -99,7 +107,7 @@ class AuditLog:
         `expected` is a seal that an earlier call returned: the log must still contain it.
         """
         number, previous = 0, b""
-        awaited_number, _, awaited_seal = expected.partition(":")
+        awaited = Seal.read(expected) if expected else None
         async for row in self._rows():
             if row["number"] != number + 1:
                 raise AuditBroken(f"audit row {number + 1} is missing")
@@ -109,9 +117,9 @@ class AuditLog:
                     "it was changed, or the master secret is another one than the log was sealed with"
                 )
             number, previous = row["number"], row["mac"]
-            if expected and str(number) == awaited_number and awaited_seal != previous.hex():
+            if awaited and number == awaited.number and awaited.seal != previous.hex():
                 raise AuditBroken(f"audit row {number} has another seal than the one that was expected")
-        if expected and (not awaited_number.isdecimal() or int(awaited_number) > number):
+        if awaited and awaited.number > number:
             raise AuditBroken(f"the audit log ends at row {number} and was expected to contain {expected}")
         async with self._pool.connection() as connection:
             head = await _sql.fetch_one(connection, "audit_head")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.errors import BrokerError, ProvisioningFailed, TenantryError
+from tenantry.errors import BrokerError, TenantryError
 from tenantry.nats import claims
 from tenantry.nats.jetstream import Config, JetStream
 from tenantry.telemetry import signal
@@ -83,12 +83,18 @@ class DriftDetector:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     async def find(self) -> list[Drift]:
+        moving = await self._moves.all_unfinished()
         tenants = [tenant async for tenant in self._registry.all()]
         # What is still being worked on is not drift.
-        settled = [tenant for tenant in tenants if await self._is_settled(tenant)]
-        found = await self._on_the_platform(tenants, settled)
-        by_tenant = await asyncio.gather(*(self._of_account(tenant) for tenant in settled))
-        return found + [drift for drifts in by_tenant for drift in drifts]
+        busy = {each.id for each in tenants if not each.is_ready or each.status == Status.DELETING} | moving
+        settled = [each for each in tenants if each.id not in busy]
+        found = await self._on_the_platform(settled, busy)
+        try:
+            async with asyncio.TaskGroup() as group:
+                by_tenant = [group.create_task(self._of_account(tenant)) for tenant in settled]
+        except* TenantryError as problems:
+            raise problems.exceptions[0] from None
+        return found + [drift for task in by_tenant for drift in task.result()]
 
     async def repair(self) -> list[Drift]:
         """Put right what is ours; what was found, and whether it could be put right."""
@@ -109,23 +115,18 @@ class DriftDetector:
     async def _try(self, drifts: list[Drift], repair: Any) -> None:
         try:
             await repair
-        except (TenantryError, ProvisioningFailed) as problem:
+        except TenantryError as problem:
             for drift in drifts:
                 drift.details["problem"] = str(problem)
         else:
             for drift in drifts:
                 drift.repaired = True
 
-    async def _is_settled(self, tenant: Tenant) -> bool:
-        ready = tenant.is_ready and tenant.status != Status.DELETING
-        return ready and await self._moves.unfinished(tenant.id) is None
-
-    async def _on_the_platform(self, tenants: list[Tenant], settled: list[Tenant]) -> list[Drift]:
+    async def _on_the_platform(self, settled: list[Tenant], busy: set[str]) -> list[Drift]:
         wanted: dict[str, Config] = {config["name"]: config for config in await self._pools.wanted()}
         for tenant in settled:
             wanted |= self._own_streams(tenant, inside=False)
-        known = {tenant.id for tenant in tenants}
-        return await _compare(self._backbone.platform, wanted, known)
+        return await _compare(self._backbone.platform, wanted, busy)
 
     async def _of_account(self, tenant: Tenant) -> list[Drift]:
         if not self._backbone.has_accounts:
@@ -137,6 +138,9 @@ class DriftDetector:
             if token is None:
                 return [Drift(kind=Kind.MISSING, what="account", name=key.public, tenant=tenant.id)]
             have = claims.read(token)["nats"]
+            # Users who are locked out and whose claims have expired meanwhile may stay so.
+            if (wanted.get("revocations") or {}).items() <= (have.get("revocations") or {}).items():
+                wanted["revocations"] = have.get("revocations")
             changed = {
                 field: {"found": have.get(field), "wanted": wanted.get(field)}
                 for field in wanted.keys() | have.keys()
@@ -148,7 +152,7 @@ class DriftDetector:
                 # Claims that lock us out are told by the comparison above.
                 with suppress(BrokerError):
                     async with self._backbone.jetstream(self._lanes.inside(tenant)) as jetstream:
-                        drifts += await _compare(jetstream, streams, {tenant.id})
+                        drifts += await _compare(jetstream, streams, set())
             return drifts
 
     def _own_streams(self, tenant: Tenant, *, inside: bool) -> dict[str, Config]:
@@ -160,7 +164,7 @@ class DriftDetector:
         }
 
 
-async def _compare(jetstream: JetStream, wanted: Mapping[str, Config], known: set[str]) -> list[Drift]:
+async def _compare(jetstream: JetStream, wanted: Mapping[str, Config], busy: set[str]) -> list[Drift]:
     drifts: list[Drift] = []
     seen: set[str] = set()
     async for found in _configs(jetstream):
@@ -168,8 +172,8 @@ async def _compare(jetstream: JetStream, wanted: Mapping[str, Config], known: se
         config = wanted.get(found["name"])
         if config is None:
             mark = marks(found)
-            # A tenant that is being worked on has streams that are none of our business now.
-            if mark.get(TENANT_MARK) not in known and POOL_MARK not in mark:
+            # What a tenant has that is being worked on is none of our business now.
+            if mark.get(TENANT_MARK) not in busy:
                 drifts.append(Drift(kind=Kind.ORPHAN if mark else Kind.FOREIGN, what="stream", name=found["name"]))
         elif marks(found) != marks(config):
             drifts.append(_ours(Kind.MISSING, config, {"problem": "a stream that is not Tenantry's has its name"}))

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 from psycopg.types.json import Jsonb
 
+from tenantry.errors import TenantConflict
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import Connection, SqlFolder
 from tenantry.tenants.tenant import Tier
@@ -25,6 +26,8 @@ class Stage(StrEnum):
     SWITCHED = "switched"
     """The new lanes are the tenant's; the old ones are to be erased."""
     DONE = "done"
+    ABANDONING = "abandoning"
+    """Somebody gave the move up; the copies are to be erased."""
     ABANDONED = "abandoned"
     """The copies are gone; the tenant is where it was."""
 
@@ -49,6 +52,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     to_tier: Tier
     stage: Stage
     lanes: list[LaneMove]
+    problem: str
+    """Why it does not get on, if it does not; it is tried again by itself."""
     started_at: datetime
     finished_at: datetime | None
 
@@ -79,12 +84,23 @@ class MoveStore:
         return _move(row)
 
     async def advance(self, move: Move, stage: Stage, connection: Connection | None = None) -> Move:
-        """Record how far it got; a crash from here on goes on from here."""
+        """Record how far it got, and where the lanes go on; a crash from here on goes on from here."""
         if connection is None:
             async with self._pool.connection() as own:
                 return await self.advance(move, stage, own)
-        await _sql.execute(connection, "advance_move", {"id": move.id, "stage": stage, "lanes": _json(move.lanes)})
+        changes = {"id": move.id, "stage": stage, "expected": move.stage, "lanes": _json(move.lanes)}
+        if not await _sql.execute(connection, "advance_move", changes):
+            raise TenantConflict(f"the move of tenant {move.tenant_id} was carried on, or given up, by somebody else")
         return msgspec.structs.replace(move, stage=stage)
+
+    async def mark_failed(self, move: Move, problem: str) -> None:
+        async with self._pool.connection() as connection:
+            await _sql.execute(connection, "fail_move", {"id": move.id, "problem": problem})
+
+    async def all_unfinished(self) -> set[str]:
+        """The tenants that are being moved."""
+        async with self._pool.connection() as connection:
+            return {row["tenant_id"] for row in await _sql.fetch_all(connection, "unfinished_moves")}
 
     async def _one(self, query: str, tenant: str, connection: Connection | None) -> Move | None:
         if connection is None:
@@ -95,8 +111,9 @@ class MoveStore:
 
 
 def _move(row: dict[str, Any]) -> Move:
+    own = {name: row[name] for name in Move.__struct_fields__}
     return Move(
-        **row
+        **own
         | {
             "from_tier": Tier(row["from_tier"]),
             "to_tier": Tier(row["to_tier"]),

@@ -35,6 +35,7 @@ PROVISIONED = signal(
 ERASED = signal("tenants.erased", "All that a tenant had was erased.", "tenant", "seconds", "error")
 
 RECONCILER: Final = "reconciler"
+CONSUMER_LIMITS: Final = ("max_ack_pending", "num_replicas")
 GRANT_MARK: Final = "tenantry.granted"
 """On a consumer that is there for tenants' users, and goes with the last credential for it."""
 
@@ -79,7 +80,9 @@ class Provisioner:
                 else:
                     await self._provision(found)
             except (BrokerError, TenantConflict) as problem:
-                await self._registry.mark_failed(found.uid, str(problem))
+                # A tenant that was complete before stays so on record: drift tells of the rest.
+                if not found.is_ready:
+                    await self._registry.mark_failed(found.uid, str(problem))
                 raise ProvisioningFailed(
                     f"tenant {tenant} is recorded, and the servers do not have it all yet: {problem}. It is tried "
                     "again by itself while `tenantry up` or `tenantry serve api` runs"
@@ -166,33 +169,39 @@ class Provisioner:
             self._step(tenant, f"consumer {service}")
             name = lane.consumer_name(service)
             found = await jetstream.consumer(lane.stream, name)
-            if service in granted and found is None:
-                replicas = min(tenant.limits.consumer_replicas, self._lanes.replicas(tenant))
-                await jetstream.create_consumer(lane.stream, consumer_config(tenant, lane, name, replicas))
-            elif service not in granted and found and GRANT_MARK in (found["config"].get("metadata") or {}):
+            is_ours = found is None or GRANT_MARK in (found["config"].get("metadata") or {})
+            if service in granted and is_ours:
+                await self._ensure_consumer(jetstream, tenant, lane, name, found)
+            elif found is not None and is_ours:
                 await jetstream.delete_consumer(lane.stream, name)
+
+    async def _ensure_consumer(
+        self, jetstream: JetStream, tenant: Tenant, lane: Lane, name: str, found: Config | None
+    ) -> None:
+        replicas = min(tenant.limits.consumer_replicas, self._lanes.replicas(tenant))
+        wanted = consumer_config(tenant, lane, name, replicas)
+        if found is None:
+            await jetstream.create_consumer(lane.stream, wanted)
+        elif any(found["config"].get(limit) != wanted[limit] for limit in CONSUMER_LIMITS):
+            limits = {limit: wanted[limit] for limit in CONSUMER_LIMITS}
+            await jetstream.create_consumer(lane.stream, found["config"] | limits)
 
     async def _erase(self, tenant: Tenant) -> None:
         with ERASED.span(tenant=tenant.id):
             lanes = [self._lanes.lane(tenant, channel) for channel in tenant.channels]
             erased: Counter[str] = Counter()
-            has_account = (
-                self._backbone.has_accounts
-                and await self._backbone.accounts.lookup(self._lanes.account_key(tenant).public) is not None
-            )
-            if has_account:
+            if self._backbone.has_accounts:
+                # Even if the server has forgotten the account: its streams would come back with it.
                 self._step(tenant, "lock out")
-                await self.push_claims(tenant, lanes)
+                await self.push_claims(tenant, lanes, unbounded=self._door.is_inside(lanes[0]))
             for pool in {channel.pool for channel in tenant.channels if channel.pool is not None}:
                 self._step(tenant, f"pool {pool}")
                 await self._pools.settle(pool)
-            # Without its account a tenant has no streams inside, and nobody could look.
-            if has_account or lanes[0].broker == self._lanes.platform:
-                async with self._backbone.jetstream(lanes[0].broker) as jetstream:
-                    for lane in lanes:
-                        self._step(tenant, f"erase {lane.channel}")
-                        erased += await self.erase_lane(jetstream, lane)
-            if has_account:
+            async with self._backbone.jetstream(lanes[0].broker) as jetstream:
+                for lane in lanes:
+                    self._step(tenant, f"erase {lane.channel}")
+                    erased += await self.erase_lane(jetstream, lane)
+            if self._backbone.has_accounts:
                 self._step(tenant, "delete account")
                 await self._backbone.accounts.delete([self._lanes.account_key(tenant).public])
                 erased["accounts"] += 1

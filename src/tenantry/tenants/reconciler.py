@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-import psycopg
-
-from tenantry.errors import TenantryError
 from tenantry.telemetry import signal
 from tenantry.tenants.administration import Administration
 
@@ -36,17 +33,18 @@ class Reconciler:
         pass
 
     async def run(self) -> None:
-        next_drift = time.monotonic() + self._drift
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._repeat(self._look, self._begin_all))
+            group.create_task(self._repeat(self._drift, self._administration.drift.repair))
+
+    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
         while True:
+            await asyncio.sleep(seconds)
             try:
-                await self._begin_all()
-                if time.monotonic() >= next_drift:
-                    await self._administration.drift.repair()
-                    next_drift = time.monotonic() + self._drift
-            except (TenantryError, psycopg.Error, TimeoutError) as problem:
-                # The servers may be away for a while; what is recorded waits.
+                await work()
+            except Exception as problem:
+                # The servers may be away for a while; what is on record waits. Nothing of this may end the platform.
                 FAILED.emit(tenant=None, error=problem)
-            await asyncio.sleep(self._look)
 
     async def finish_all(self) -> None:
         """One round over all that is unfinished and due, to its end."""
@@ -72,7 +70,7 @@ class Reconciler:
         try:
             await self._administration.mover.carry_on(tenant)
             await self._administration.provisioner.converge(tenant)
-        except (TenantryError, psycopg.Error, TimeoutError) as problem:
+        except Exception as problem:
             FAILED.emit(tenant=tenant, error=problem)
         finally:
             del self._working[tenant]

@@ -27,9 +27,9 @@ class Registry:
         self._pool = pool
 
     async def ship_plans(self) -> None:
-        """The plans that everybody starts with, where they are missing."""
+        """The plans that everybody starts with, if there are none yet; one that was deleted stays so."""
         async with self._pool.connection() as connection:
-            for plan in SHIPPED:
+            for plan in SHIPPED if not await self.plans(connection) else ():
                 await _sql.execute(connection, "ship_plan", _plan_row(plan))
 
     @asynccontextmanager

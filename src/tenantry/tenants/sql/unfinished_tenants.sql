@@ -1,9 +1,10 @@
 select id
-from tenantry.tenants t
-where provisioned < revision
-  and retry_at <= now()
-union
-select tenant_id
-from tenantry.moves
-where finished_at is null
+from (
+    select id, retry_at from tenantry.tenants where provisioned < revision
+    union all
+    select tenant_id, retry_at from tenantry.moves where finished_at is null
+) unfinished
+where retry_at <= now()
+group by id
+order by min(retry_at)
 limit %(limit)s
