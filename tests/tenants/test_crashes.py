@@ -96,8 +96,8 @@ async def test_a_tenant_is_gone_however_often_its_deletion_was_killed(
         was_killed = await asyncio.to_thread(die_at, place, step, "delete", (tenant,))
         assert (await survivor.registry.find(tenant) is not None) == was_killed
         await Reconciler(survivor).finish_all()
-        left = await survivor.registry.find(tenant)
-        assert left is None, left.problem
+        still_there = await survivor.registry.find(tenant)
+        assert still_there is None, still_there.problem
         assert await survivor.backbone.accounts.lookup(survivor.lanes.account_key(created).public) is None
         (erased,) = [
             each for each in await survivor.audit.newest() if each.act == "tenant.erased" and each.tenant_id == tenant

@@ -33,6 +33,8 @@ from tests.own_server import OwnServer
 from tests.tenants.test_crashes import publish, read
 
 TIERS = pytest.mark.parametrize("tier", list(Tier))
+SMALL = {"storage": "1MiB"}
+"""A server that was not told otherwise promises no more storage than its disk has."""
 
 
 async def stream_of(administration: Administration, tenant: str, channel: str = "events") -> dict[str, Any]:
@@ -339,7 +341,7 @@ async def test_a_tenant_that_was_created_while_nats_was_down_is_completed_when_i
             Settings(data=tmp_path), broker=broker, authority=None, database_url=url, secret="0123456789abcdef"
         ) as administration:
             own_nats.kill()
-            tenant, created = await administration.put(TenantSpec(id="acme"), "test")
+            tenant, created = await administration.put(TenantSpec(id="acme", overrides=SMALL), "test")
             assert created
             assert not tenant.is_ready
             assert "did not answer" in tenant.problem
@@ -361,7 +363,7 @@ async def test_a_server_without_operator_mode_holds_pooled_and_stream_tenants(
             Settings(data=tmp_path), broker=broker, authority=None, database_url=url, secret="0123456789abcdef"
         ) as administration:
             for tier in ("pooled", "stream"):
-                await administration.put(TenantSpec(id=tier, tier=tier), "test")
+                await administration.put(TenantSpec(id=tier, tier=tier, overrides=SMALL), "test")
                 publish(await administration.lanes.resolve(tier, "events"), range(3))
             with pytest.raises(TenantConflict, match="operator mode"):
                 await administration.put(TenantSpec(id="acme", tier="account"), "test")
