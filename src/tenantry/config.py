@@ -97,7 +97,7 @@ class Settings(BaseSettings):
         None, description="master secret that tenants' keys are derived from; none: kept in the data directory"
     )
     asset_budget: int = Field(2000, ge=0, description="replicated streams and consumers that the cluster may hold")
-    pool_lanes: int = Field(200, ge=1, le=5000, description="lanes that share one stream of the pooled tier, at most")
+    pool_lanes: int = Field(100, ge=1, le=5000, description="lanes that share one stream of the pooled tier, at most")
     provisioning_parallel: int = Field(16, ge=1, le=256, description="tenants that are provisioned side by side")
     accounts_directory: Path | None = Field(None, description="folder of accounts that others provision, watched")
     accounts: tuple[StaticAccount, ...] = Field(

@@ -24,6 +24,11 @@ NAME_IN_USE: Final = 10058
 NOT_FOUND: Final = frozenset({10014, 10037, 10059})
 """A consumer, a message or a stream that is not there."""
 
+_ADVICE: Final = {
+    10047: "; it promises no more than its disk holds: raise max_file_store there, or lower the limit storage",
+    10074: "; set nats_replicas to the number of servers",
+}
+
 Config = dict[str, Any]
 
 
@@ -110,9 +115,9 @@ class JetStream:
         answer = await self._request(subject, b"" if body is None else msgspec.json.encode(body))
         document: Config = msgspec.json.decode(answer.data)
         if error := document.get("error"):
-            raise JetStreamRefused(
-                subject, error.get("code", 0), error.get("err_code", 0), error.get("description", "no reason given")
-            )
+            number = error.get("err_code", 0)
+            reason = error.get("description", "no reason given") + _ADVICE.get(number, "")
+            raise JetStreamRefused(subject, error.get("code", 0), number, reason)
         return document
 
     async def _request(self, subject: str, payload: bytes) -> Msg:

@@ -414,13 +414,13 @@ class Administration:
         return await self._carry_out(before)
 
     async def _carry_out(self, tenant: Tenant) -> Tenant:
-        await self._try(tenant.id)
-        return await self.registry.get(tenant.id)
+        return await self._try(tenant.id) or await self.registry.get(tenant.id)
 
-    async def _try(self, tenant: str) -> None:
+    async def _try(self, tenant: str) -> Tenant | None:
         """What could not be done is on record with its reason, and is done later."""
         with suppress(ProvisioningFailed):
-            await self.provisioner.converge(tenant)
+            return await self.provisioner.converge(tenant)
+        return None
 
     async def _record(
         self, connection: Connection, actor: str, act: str, before: Tenant | None, after: Tenant | None

@@ -43,6 +43,7 @@ async def open_administration(
         audit = AuditLog(pool, keyring.audit)
         pools = Pools(pool, locks, lanes, backbone.platform)
         provisioner = Provisioner(
+            pool,
             registry,
             locks,
             credentials,

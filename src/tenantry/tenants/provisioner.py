@@ -14,6 +14,7 @@ from tenantry.errors import BrokerError, ProvisioningFailed, TenantConflict
 from tenantry.nats import claims
 from tenantry.nats.jetstream import Config, JetStream
 from tenantry.postgres.locks import Locks
+from tenantry.postgres.pool import Pool
 from tenantry.telemetry import signal
 from tenantry.tenants.audit import AuditLog
 from tenantry.tenants.backbone import Backbone
@@ -43,6 +44,7 @@ GRANT_MARK: Final = "tenantry.granted"
 class Provisioner:
     def __init__(
         self,
+        pool: Pool,
         registry: Registry,
         locks: Locks,
         credentials: CredentialStore,
@@ -54,6 +56,7 @@ class Provisioner:
         *,
         parallel: int,
     ) -> None:
+        self._pool = pool
         self._registry = registry
         self._locks = locks
         self._credentials = credentials
@@ -65,20 +68,25 @@ class Provisioner:
         self._door = Door(lanes)
         self._room = asyncio.Semaphore(parallel)
 
-    async def converge(self, tenant: str, *, again: bool = False) -> None:
+    async def converge(self, tenant: str, *, again: bool = False) -> Tenant | None:
         """Do all that is still to be done for a tenant; ProvisioningFailed if the servers would not.
 
-        `again` does it even where it was done: what is on the servers may have drifted.
+        `again` does it even where it was done: what is on the servers may have drifted. Returns the tenant, if there is
+        one by then.
         """
         async with self._locks.hold(f"tenant/{tenant}"), self._room:
-            found = await self._registry.find(tenant)
-            if found is None or (found.is_ready and not again):
-                return
+            async with self._pool.connection() as connection:
+                found = await self._registry.find(tenant, connection)
+                if found is None or (found.is_ready and not again):
+                    return found
+                move = await self._moves.unfinished(tenant, connection)
+                credentials = await self._credentials.of(tenant, connection)
             try:
                 if found.status == Status.DELETING:
                     await self._erase(found)
-                else:
-                    await self._provision(found)
+                    return None
+                await self._provision(found, move, credentials)
+                return await self._registry.mark_provisioned(found)
             except (BrokerError, TenantConflict) as problem:
                 # A tenant that was complete before stays so on record: drift tells of the rest.
                 if not found.is_ready:
@@ -89,13 +97,20 @@ class Provisioner:
                 ) from problem
 
     async def claims(
-        self, tenant: Tenant, lanes: Sequence[Lane], *, move: Move | None = None, unbounded: bool = False
+        self,
+        tenant: Tenant,
+        lanes: Sequence[Lane],
+        *,
+        credentials: Sequence[Credential] | None = None,
+        move: Move | None = None,
+        unbounded: bool = False,
     ) -> str:
         """What the server is to know about the tenant's account: `lanes` are where it publishes now.
 
         `move` is one that is under way and copies; `unbounded` is for while its streams are worked on.
         """
-        credentials = await self._credentials.of(tenant.id)
+        if credentials is None:
+            credentials = await self._credentials.of(tenant.id)
         imports = self._door.imports(lanes, credentials)
         if move is not None and (copied := self._copied(tenant, move)):
             imports += self._door.copy_imports(copied, self._lanes.copy_token(move.id))
@@ -110,51 +125,62 @@ class Provisioner:
         )
 
     async def push_claims(
-        self, tenant: Tenant, lanes: Sequence[Lane], *, move: Move | None = None, unbounded: bool = False
+        self,
+        tenant: Tenant,
+        lanes: Sequence[Lane],
+        *,
+        credentials: Sequence[Credential] | None = None,
+        move: Move | None = None,
+        unbounded: bool = False,
     ) -> None:
-        await self._backbone.accounts.push(await self.claims(tenant, lanes, move=move, unbounded=unbounded))
+        token = await self.claims(tenant, lanes, credentials=credentials, move=move, unbounded=unbounded)
+        await self._backbone.accounts.push(token)
 
-    async def _provision(self, tenant: Tenant) -> None:
+    async def _provision(self, tenant: Tenant, move: Move | None, credentials: Sequence[Credential]) -> None:
         with PROVISIONED.span(tenant=tenant.id):
             channels = [channel for channel in tenant.channels if not channel.removing]
             lanes = self._lanes.lanes(tenant)
-            move = await self._moves.unfinished(tenant.id)
-            is_moving = move is not None and move.stage in (Stage.COPYING, Stage.CUTTING)
+            if move is not None and move.stage not in (Stage.COPYING, Stage.CUTTING):
+                move = None
             # Streams that are to shrink must have done so before the account's limits do.
             has_more_to_come = self._backbone.has_accounts and tenant.provisioned > 0 and self._door.is_inside(lanes[0])
             if self._backbone.has_accounts:
                 self._step(tenant, "account")
-                await self.push_claims(tenant, lanes, move=move if is_moving else None, unbounded=has_more_to_come)
-            if is_moving:
+                await self.push_claims(tenant, lanes, credentials=credentials, move=move, unbounded=has_more_to_come)
+            if move is not None:
                 # The streams are the mover's until it is done.
-                return await self._registry.mark_provisioned(tenant)
+                return
             for pool in {channel.pool for channel in tenant.channels if channel.pool is not None}:
                 self._step(tenant, f"pool {pool}")
                 await self._pools.settle(pool)
             async with self._backbone.jetstream(lanes[0].broker) as jetstream:
-                await self._provision_streams(jetstream, tenant, channels)
+                await self._provision_streams(jetstream, tenant, channels, credentials)
                 for channel in tenant.channels:
                     if channel.removing:
                         self._step(tenant, f"remove {channel.name}")
                         await self.erase_lane(jetstream, self._lanes.lane(tenant, channel))
             if has_more_to_come:
                 self._step(tenant, "limits")
-                await self.push_claims(tenant, lanes)
+                await self.push_claims(tenant, lanes, credentials=credentials)
             self._step(tenant, "record")
-            await self._registry.mark_provisioned(tenant)
 
     def _copied(self, tenant: Tenant, move: Move) -> list[Lane]:
         """The lanes that streams in the tenant's account copy from."""
         here, there = self._lanes.lanes(tenant), self._lanes.lanes(at_tier(tenant, move.to_tier))
         return [lane for lane, next_lane in zip(here, there, strict=True) if lane.account != next_lane.account]
 
-    async def _provision_streams(self, jetstream: JetStream, tenant: Tenant, channels: Sequence[Channel]) -> None:
+    async def _provision_streams(
+        self,
+        jetstream: JetStream,
+        tenant: Tenant,
+        channels: Sequence[Channel],
+        credentials: Sequence[Credential],
+    ) -> None:
         for channel in channels:
             lane = self._lanes.lane(tenant, channel)
             if not lane.is_shared:
                 self._step(tenant, f"stream {channel.name}")
                 await ensure_stream(jetstream, self._lanes.stream_config(tenant, channel))
-        credentials = await self._credentials.of(tenant.id)
         for channel in channels:
             await self._provision_consumers(jetstream, tenant, self._lanes.lane(tenant, channel), credentials)
 

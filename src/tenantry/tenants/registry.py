@@ -129,11 +129,14 @@ class Registry:
         assert found is not None
         return int(found["number"])
 
-    async def mark_provisioned(self, tenant: Tenant) -> None:
+    async def mark_provisioned(self, tenant: Tenant) -> Tenant:
+        """The servers have what was wanted; the tenant as it is now, unless somebody wants more by then."""
         async with self._pool.connection() as connection:
             if removed := [each.name for each in tenant.channels if each.removing]:
                 await _sql.execute(connection, "forget_channels", {"id": tenant.id, "names": removed})
             await _sql.execute(connection, "mark_provisioned", {"uid": tenant.uid, "revision": tenant.revision})
+        left = tuple(each for each in tenant.channels if not each.removing)
+        return msgspec.structs.replace(tenant, provisioned=tenant.revision, problem="", channels=left)
 
     async def mark_failed(self, tenant: UUID, problem: str) -> None:
         async with self._pool.connection() as connection:
