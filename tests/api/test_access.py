@@ -164,7 +164,7 @@ async def test_of_another_tenant_there_is_nothing_to_see(start_api: StartApi) ->
     api = await start_api(jwt_secret=SECRET)
     await api.administration.put(TenantSpec(id="acme"), "test")
     await api.administration.put(TenantSpec(id="other1"), "test")
-    credential, _ = await api.administration.issue_credential("other1", "test")
+    credential, _ = await api.administration.credentials.issue("other1", "test")
     by_token = jwt.encode(claims(tenant="acme", scope="*"), SECRET, "HS256")
     document = (await (await api.anybody()).get("/openapi.json")).json()
     routes = [(method, path) for method, path, _ in _routes(document) if "{id}" in path]
@@ -193,7 +193,7 @@ async def test_of_another_tenant_there_is_nothing_to_see(start_api: StartApi) ->
 async def test_a_credential_of_another_tenant_is_not_reached_through_ones_own(api: Api) -> None:
     await api.administration.put(TenantSpec(id="acme"), "test")
     await api.administration.put(TenantSpec(id="globex"), "test")
-    foreign, _ = await api.administration.issue_credential("globex", "test")
+    foreign, _ = await api.administration.credentials.issue("globex", "test")
     own = await api.client("*", tenant="acme")
     made_up = "00000000-0000-0000-0000-000000000000"
     for method, rest in (("DELETE", ""), ("POST", "/rotate")):

@@ -83,8 +83,8 @@ class Neighbours:
 async def settle_neighbours(administration: Administration, tier: str) -> Neighbours:
     for tenant in ("acme", "globex"):
         await administration.put(TenantSpec(id=tenant, tier=tier, overrides={"payload": "64KiB"}), "test")
-        await administration.issue_credential(tenant, "test", consumer="billing")
-    _, secret = await administration.issue_credential("acme", "test", consumer="billing")
+        await administration.credentials.issue(tenant, "test", consumer="billing")
+    _, secret = await administration.credentials.issue("acme", "test", consumer="billing")
     own = await administration.lanes.resolve("acme", "events")
     other = await administration.lanes.resolve("globex", "events")
     neighbours = Neighbours(administration, secret, own, other)

@@ -77,7 +77,7 @@ async def test_a_tenant_is_complete_however_often_its_creation_was_killed(
         assert (await survivor.registry.get(tenant)).is_ready
         publish(await survivor.lanes.resolve(tenant, "events"), range(3))
         publish(await survivor.lanes.resolve(tenant, "properties"), range(3))
-        await survivor.issue_credential(tenant, "test")
+        await survivor.credentials.issue(tenant, "test")
         if not was_killed:
             break
     assert step >= 4

@@ -18,7 +18,8 @@ from tenantry.errors import BrokerError, TenantConflict, TenantInvalid, TenantNo
 from tenantry.nats import claims
 from tenantry.nats.claims import format_credentials
 from tenantry.nats.connections import Broker, connect
-from tenantry.tenants.administration import MOST_CREDENTIALS, Administration
+from tenantry.tenants.administration import Administration
+from tenantry.tenants.credential_desk import MOST_CREDENTIALS
 from tenantry.tenants.spec import TenantSpec
 from tenantry.tenants.tenant import Tier
 from tenantry.testing import TestPlatform
@@ -43,7 +44,7 @@ async def test_each_kind_may_do_what_it_is_for(administration: Administration, t
 
     async def does(kind: str) -> tuple[bool, bool, bool]:
         """Publish, hear what is published, ask for what was stored."""
-        _, secret = await administration.issue_credential("acme", "test", kind=kind)
+        _, secret = await administration.credentials.issue("acme", "test", kind=kind)
         async with (
             connect(Broker(lane.broker.url, secret), "test") as client,
             connect(lane.broker, "platform") as platform,
@@ -76,8 +77,8 @@ async def test_a_pooled_tenant_does_not_publish_by_itself(administration: Admini
     await administration.put(TenantSpec(id="acme", tier="pooled"), "test")
     lane = await administration.lanes.resolve("acme", "events")
     with pytest.raises(TenantConflict, match="through the outbox or HTTP"):
-        await administration.issue_credential("acme", "test", kind="publish")
-    _, secret = await administration.issue_credential("acme", "test")
+        await administration.credentials.issue("acme", "test", kind="publish")
+    _, secret = await administration.credentials.issue("acme", "test")
     async with connect(Broker(lane.broker.url, secret), "test") as client:
         with pytest.raises(nats.errors.NoRespondersError):
             await client.request(f"{lane.prefix}.x", b"", timeout=5)
@@ -91,16 +92,16 @@ async def test_a_rotated_credential_is_replaced_and_a_revoked_one_is_cut_off(
     administration: Administration, tier: Tier
 ) -> None:
     await administration.put(TenantSpec(id="acme", tier=tier), "test")
-    first, first_secret = await administration.issue_credential("acme", "test", name="app")
-    _, other_secret = await administration.issue_credential("acme", "test", name="other")
-    second, second_secret = await administration.rotate_credential("acme", first.id, "test")
+    first, first_secret = await administration.credentials.issue("acme", "test", name="app")
+    _, other_secret = await administration.credentials.issue("acme", "test", name="other")
+    second, second_secret = await administration.credentials.rotate("acme", first.id, "test")
     assert (second.name, second.kind) == ("app", first.kind)
     assert [await can_connect(administration, each) for each in (first_secret, second_secret, other_secret)] == [
         False,
         True,
         True,
     ]
-    third, third_secret = await administration.rotate_credential("acme", second.id, "test", keep_old=True)
+    third, third_secret = await administration.credentials.rotate("acme", second.id, "test", keep_old=True)
     assert await can_connect(administration, second_secret)
     assert await can_connect(administration, third_secret)
     closed = asyncio.Event()
@@ -110,12 +111,12 @@ async def test_a_rotated_credential_is_replaced_and_a_revoked_one_is_cut_off(
 
     async with connect(Broker(administration.lanes.platform.url, third_secret), "test") as client:
         client._disconnected_cb = on_disconnect
-        await administration.revoke_credential("acme", third.id, "test")
+        await administration.credentials.revoke("acme", third.id, "test")
         await asyncio.wait_for(closed.wait(), 10)
     with pytest.raises(TenantNotFound, match="still valid"):
-        await administration.rotate_credential("acme", third.id, "test")
+        await administration.credentials.rotate("acme", third.id, "test")
     with pytest.raises(TenantNotFound, match="could be revoked"):
-        await administration.revoke_credential("acme", third.id, "test")
+        await administration.credentials.revoke("acme", third.id, "test")
     assert [each.revoked_at is None for each in await administration.credentials.of("acme")] == [
         False,
         True,
@@ -127,8 +128,8 @@ async def test_a_rotated_credential_is_replaced_and_a_revoked_one_is_cut_off(
 
 async def test_a_revoked_credential_stays_so_through_suspension_and_moves(administration: Administration) -> None:
     await administration.put(TenantSpec(id="acme", tier="stream"), "test")
-    revoked, secret = await administration.issue_credential("acme", "test")
-    await administration.revoke_credential("acme", revoked.id, "test")
+    revoked, secret = await administration.credentials.issue("acme", "test")
+    await administration.credentials.revoke("acme", revoked.id, "test")
     await administration.suspend("acme", "test")
     await administration.resume("acme", "test")
     assert not await can_connect(administration, secret)
@@ -138,7 +139,7 @@ async def test_a_revoked_credential_stays_so_through_suspension_and_moves(admini
 
 async def test_no_secret_is_in_the_database(administration: Administration, platform: TestPlatform) -> None:
     await administration.put(TenantSpec(id="acme", tier="account"), "test")
-    _, secret = await administration.issue_credential("acme", "test", consumer="billing")
+    _, secret = await administration.credentials.issue("acme", "test", consumer="billing")
     account = administration.lanes.account_key(await administration.registry.get("acme"))
     async with administration.pool.connection() as connection:
         everything = ""
@@ -157,18 +158,18 @@ async def test_no_secret_is_in_the_database(administration: Administration, plat
 async def test_a_consumer_goes_with_the_last_credential_for_it(administration: Administration, tier: Tier) -> None:
     await administration.put(TenantSpec(id="acme", tier=tier), "test")
     lane = await administration.lanes.resolve("acme", "events")
-    first, _ = await administration.issue_credential("acme", "test", consumer="billing")
-    second, _ = await administration.issue_credential("acme", "test", consumer="billing")
+    first, _ = await administration.credentials.issue("acme", "test", consumer="billing")
+    second, _ = await administration.credentials.issue("acme", "test", consumer="billing")
     async with administration.backbone.jetstream(lane.broker) as jetstream:
         # One of our own services, which happens to have been named as well, stays.
         own = {"durable_name": lane.consumer_name("ours"), "ack_policy": "explicit", "max_ack_pending": 10}
         if lane.is_shared:
             own["filter_subject"] = lane.subjects
         await jetstream.create_consumer(lane.stream, own)
-        named, _ = await administration.issue_credential("acme", "test", consumer="ours")
+        named, _ = await administration.credentials.issue("acme", "test", consumer="ours")
         left = []
         for credential in (first, second, named):
-            await administration.revoke_credential("acme", credential.id, "test")
+            await administration.credentials.revoke("acme", credential.id, "test")
             left.append({each["name"] async for each in jetstream.consumers(lane.stream)})
     billing, ours = lane.consumer_name("billing"), lane.consumer_name("ours")
     assert left == [{billing, ours}, {ours}, {ours}]
@@ -178,7 +179,7 @@ async def test_credentials_are_few_enough_to_lock_all_of_them_out(
     administration: Administration,
 ) -> None:
     await administration.put(TenantSpec(id="acme"), "test")
-    _, secret = await administration.issue_credential("acme", "test")
+    _, secret = await administration.credentials.issue("acme", "test")
     async with administration.pool.connection() as connection:
         await connection.execute(
             "insert into tenantry.credentials (tenant_id, name, kind, user_key) "
@@ -186,7 +187,7 @@ async def test_credentials_are_few_enough_to_lock_all_of_them_out(
             (MOST_CREDENTIALS,),
         )
     with pytest.raises(TenantConflict, match=r"1,000 credentials .* give credentials a lifetime"):
-        await administration.issue_credential("acme", "test")
+        await administration.credentials.issue("acme", "test")
     suspended = await administration.suspend("acme", "test")
     assert suspended.is_ready
     assert not await can_connect(administration, secret)
@@ -195,27 +196,27 @@ async def test_credentials_are_few_enough_to_lock_all_of_them_out(
 async def test_consumers_beyond_the_plan_are_refused(administration: Administration) -> None:
     await administration.put(TenantSpec(id="acme", overrides={"consumers": 2}), "test")
     for consumer in ("one", "two", "two"):
-        await administration.issue_credential("acme", "test", consumer=consumer)
+        await administration.credentials.issue("acme", "test", consumer=consumer)
     with pytest.raises(TenantConflict, match="has 2 consumers and its plan allows 2"):
-        await administration.issue_credential("acme", "test", consumer="three")
+        await administration.credentials.issue("acme", "test", consumer="three")
     with pytest.raises(TenantInvalid, match="has no channel 'rare'"):
-        await administration.issue_credential("acme", "test", consumer="two", channel="rare")
+        await administration.credentials.issue("acme", "test", consumer="two", channel="rare")
     with pytest.raises(TenantInvalid, match="expected"):
-        await administration.issue_credential("acme", "test", consumer="a.b")
+        await administration.credentials.issue("acme", "test", consumer="a.b")
 
 
 @pytest.mark.parametrize("tier", ["pooled", "stream"])
 async def test_a_leaf_node_needs_the_tier_account(administration: Administration, tier: str) -> None:
     await administration.put(TenantSpec(id="acme", tier=tier, plan="enterprise"), "test")
     with pytest.raises(TenantConflict, match="leaf nodes need the tier account"):
-        await administration.issue_credential("acme", "test", kind="leaf")
+        await administration.credentials.issue("acme", "test", kind="leaf")
     # Neither would the server take one: not now, and not on the way.
     claimed = await administration.backbone.accounts.lookup(
         administration.lanes.account_key(await administration.registry.get("acme")).public
     )
     assert claims.read(claimed or "")["nats"]["limits"].get("leaf", 0) == 0
     await administration.move("acme", "account", "test")
-    await administration.issue_credential("acme", "test", kind="leaf")
+    await administration.credentials.issue("acme", "test", kind="leaf")
 
 
 @pytest.mark.parametrize("tier", ["account"])
@@ -225,7 +226,7 @@ async def test_a_leaf_node_publishes_under_the_tenants_prefix_and_nowhere_else(
     async with platform.administration() as administration:
         for tenant in ("acme", "globex"):
             await administration.put(TenantSpec(id=tenant, tier=tier, plan="enterprise"), "test")
-        _, secret = await administration.issue_credential("acme", "test", kind="leaf")
+        _, secret = await administration.credentials.issue("acme", "test", kind="leaf")
         assert not await can_connect(administration, secret)
         own = await administration.lanes.resolve("acme", "events")
         other = await administration.lanes.resolve("globex", "events")

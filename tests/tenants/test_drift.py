@@ -55,7 +55,7 @@ async def test_a_stream_that_was_changed_is_changed_back(administration: Adminis
 @TIERS
 async def test_an_account_that_was_deleted_or_changed_is_put_right(administration: Administration, tier: Tier) -> None:
     tenant, _ = await administration.put(TenantSpec(id="acme", tier=tier), "test")
-    await administration.issue_credential("acme", "test")
+    await administration.credentials.issue("acme", "test")
     key = administration.lanes.account_key(tenant)
     operator = administration.backbone.operator
     await administration.backbone.accounts.push(claims.account_claims(operator, key.public, "hijacked"))

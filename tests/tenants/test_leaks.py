@@ -288,8 +288,8 @@ async def test_forged_revoked_and_expired_credentials_do_not_get_in(
         head = base64.urlsafe_b64encode(msgspec.json.encode({"typ": "JWT", "alg": algorithm})).decode().rstrip("=")
         return f"{head}.{secret.jwt.split('.')[1]}."
 
-    revoked, revoked_secret = await administration.issue_credential("acme", "test")
-    await administration.revoke_credential("acme", revoked.id, "test")
+    revoked, revoked_secret = await administration.credentials.issue("acme", "test")
+    await administration.credentials.revoke("acme", revoked.id, "test")
     expired = claims.issue_user(own_account, "expired", lifetime=-10)
     tries: dict[str, Credentials] = {
         "wider permissions": replace(secret, jwt=altered(pub={"allow": [">"]}, sub={"allow": [">"]})),
@@ -332,7 +332,7 @@ async def test_connections_beyond_the_plan_are_refused(neighbours: Neighbours, a
             await stack.enter_async_context(connect(Broker(neighbours.url, neighbours.secret), "flood"))
         assert not await gets_in(neighbours.url, neighbours.secret)
     # The neighbour still gets in.
-    _, other = await administration.issue_credential("globex", "test")
+    _, other = await administration.credentials.issue("globex", "test")
     assert await gets_in(neighbours.url, other)
 
 

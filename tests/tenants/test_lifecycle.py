@@ -173,7 +173,7 @@ async def test_a_suspended_tenant_is_cut_off_at_once_and_has_its_data_when_it_is
     administration: Administration, tier: Tier
 ) -> None:
     await administration.put(TenantSpec(id="acme", tier=tier), "test")
-    _, secret = await administration.issue_credential("acme", "test", consumer="billing")
+    _, secret = await administration.credentials.issue("acme", "test", consumer="billing")
     lane = await administration.lanes.resolve("acme", "events")
     publish(lane, range(3))
     client = Client()
@@ -192,7 +192,7 @@ async def test_a_suspended_tenant_is_cut_off_at_once_and_has_its_data_when_it_is
     with pytest.raises(TenantConflict, match="suspended; resume it first"):
         await administration.lanes.resolve("acme", "events")
     with pytest.raises(TenantConflict, match="suspended; resume it first"):
-        await administration.issue_credential("acme", "test")
+        await administration.credentials.issue("acme", "test")
     await administration.resume("acme", "test")
     async with connect(Broker(lane.broker.url, secret), "test") as back:
         subscription = await back.jetstream().pull_subscribe_bind(
@@ -216,7 +216,7 @@ async def test_a_deleted_tenant_leaves_nothing_but_its_audit_record(administrati
         await administration.put(TenantSpec(id=tenant, tier=tier), "test")
         publish(await administration.lanes.resolve(tenant, "events"), range(3))
     created = await administration.registry.get("acme")
-    _, secret = await administration.issue_credential("acme", "test", consumer="billing")
+    _, secret = await administration.credentials.issue("acme", "test", consumer="billing")
     if tier == Tier.STREAM:
         await administration.move("acme", "account", "test")
     await administration.delete("acme", "test")
@@ -290,7 +290,7 @@ async def test_a_plan_that_was_deleted_does_not_come_back(administration: Admini
 @TIERS
 async def test_consumers_of_credentials_follow_the_limits(administration: Administration, tier: Tier) -> None:
     await administration.put(TenantSpec(id="acme", tier=tier), "test")
-    await administration.issue_credential("acme", "test", consumer="billing")
+    await administration.credentials.issue("acme", "test", consumer="billing")
     lane = await administration.lanes.resolve("acme", "events")
     changed, _ = await administration.put(TenantSpec(id="acme", overrides={"in_flight": 10}), "test")
     assert changed.is_ready, changed.problem
@@ -368,7 +368,7 @@ async def test_a_server_without_operator_mode_holds_pooled_and_stream_tenants(
             with pytest.raises(TenantConflict, match="operator mode"):
                 await administration.put(TenantSpec(id="acme", tier="account"), "test")
             with pytest.raises(TenantConflict, match="operator mode"):
-                await administration.issue_credential("stream", "test")
+                await administration.credentials.issue("stream", "test")
             move = await administration.move("pooled", "stream", "test")
             assert move.finished_at
             assert await administration.drift.find() == []

@@ -122,7 +122,7 @@ async def test_all_events_that_are_published_during_a_move_arrive_once_and_in_or
 
 async def test_a_tenants_own_producer_goes_on_with_the_same_credentials(administration: Administration) -> None:
     await administration.put(TenantSpec(id="acme", tier="stream"), "test")
-    _, secret = await administration.issue_credential("acme", "test", consumer="billing")
+    _, secret = await administration.credentials.issue("acme", "test", consumer="billing")
     lane = await administration.lanes.resolve("acme", "events")
     stopping = asyncio.Event()
     acknowledged: list[int] = []
@@ -161,7 +161,7 @@ async def test_a_tenants_own_producer_goes_on_with_the_same_credentials(administ
 @pytest.mark.parametrize(("tier", "to"), WAYS)
 async def test_consumers_go_on_where_they_were(administration: Administration, tier: str, to: str) -> None:
     await administration.put(TenantSpec(id="acme", tier=tier), "test")
-    _, secret = await administration.issue_credential("acme", "test", consumer="billing")
+    _, secret = await administration.credentials.issue("acme", "test", consumer="billing")
     before = await administration.lanes.resolve("acme", "events")
     publish(before, range(10))
 
@@ -401,7 +401,7 @@ async def test_two_channels_of_one_shared_stream_are_moved(administration: Admin
 
 async def test_a_tenant_is_suspended_in_the_middle_of_a_move(administration: Administration) -> None:
     await administration.put(TenantSpec(id="acme", tier="stream"), "test")
-    _, secret = await administration.issue_credential("acme", "test")
+    _, secret = await administration.credentials.issue("acme", "test")
     lane = await administration.lanes.resolve("acme", "events")
     suspending: list[asyncio.Task[object]] = []
     end = before_step(

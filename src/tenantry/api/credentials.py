@@ -93,7 +93,7 @@ async def list_credentials(
 async def issue_credential(tenants: Tenants, caller: Writer, id: TenantId, body: WantedCredential) -> IssuedCredential:
     """Issue a credential. Its secret is in this answer and nowhere else."""
     return IssuedCredential.of(
-        await tenants.issue_credential(
+        await tenants.credentials.issue(
             id,
             caller.actor,
             name=body.name,
@@ -108,7 +108,7 @@ async def issue_credential(tenants: Tenants, caller: Writer, id: TenantId, body:
 @router.delete("/{cid}", status_code=204)
 async def revoke_credential(tenants: Tenants, caller: Writer, id: TenantId, cid: CredentialId) -> None:
     """Lock a credential's user out, at once and for good."""
-    await tenants.revoke_credential(id, cid, caller.actor)
+    await tenants.credentials.revoke(id, cid, caller.actor)
 
 
 @router.post("/{cid}/rotate", status_code=201)
@@ -117,5 +117,5 @@ async def rotate_credential(
 ) -> IssuedCredential:
     """Issue a credential of the same kind and revoke the old one."""
     await tenants.registry.get(id)
-    rotated = await tenants.rotate_credential(id, cid, caller.actor, keep_old=bool(body and body.keep_old))
+    rotated = await tenants.credentials.rotate(id, cid, caller.actor, keep_old=bool(body and body.keep_old))
     return IssuedCredential.of(rotated)

@@ -162,7 +162,7 @@ async def _export_one(
     held = _read_again(directory / tenant.id)
     credentials = held.credentials if held else None
     if credentials is None or not await _grants(administration, tenant.id, credentials, channel, consumer):
-        _, credentials = await administration.issue_credential(
+        _, credentials = await administration.credentials.issue(
             tenant.id, actor(), name=f"export {consumer}", kind=Kind.READ, consumer=consumer, channel=channel
         )
     account = _account(lane, consumer, credentials)

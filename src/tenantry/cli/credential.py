@@ -65,7 +65,7 @@ def issue(
     with _handing_out(out, force=force) as hand:
         issued = administer(
             options,
-            lambda administration: administration.issue_credential(
+            lambda administration: administration.credentials.issue(
                 id, actor(), name=name, kind=kind, consumer=consumer, channel=channel, lifetime=lifetime
             ),
         )
@@ -104,7 +104,7 @@ def revoke(id: str, credential: str, /, *, json: bool = False, options: Options 
     """
 
     async def act(administration: Administration) -> Credential:
-        return await administration.revoke_credential(id, await _named(administration, id, credential), actor())
+        return await administration.credentials.revoke(id, await _named(administration, id, credential), actor())
 
     revoked = administer(options, act)
     if json:
@@ -143,7 +143,7 @@ def rotate(
 
     async def act(administration: Administration) -> Issued:
         old = await _named(administration, id, credential)
-        return await administration.rotate_credential(id, old, actor(), keep_old=keep_old)
+        return await administration.credentials.rotate(id, old, actor(), keep_old=keep_old)
 
     with _handing_out(out, force=force) as hand:
         _hand_out(administer(options, act), hand, out, json=json)

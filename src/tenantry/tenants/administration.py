@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 from psycopg import errors as database_errors
 
-from nats_bulk import Credentials
 from tenantry.errors import ProvisioningFailed, TenantConflict, TenantInvalid, TenantNotFound
-from tenantry.nats.claims import read as read_claims
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import Connection
 from tenantry.tenants.api_keys import ApiKeys
 from tenantry.tenants.audit import AuditLog
 from tenantry.tenants.backbone import Backbone
 from tenantry.tenants.budget import AssetBudget
-from tenantry.tenants.credentials import Credential, CredentialStore, Kind, issue
+from tenantry.tenants.credential_desk import CredentialDesk
 from tenantry.tenants.drift import DriftDetector
 from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.mover import Mover, Progress
@@ -35,7 +31,6 @@ from tenantry.tenants.spec import (
     TenantSpec,
     merge_overrides,
     read_channels,
-    read_kind,
     read_placement,
     require_text,
     require_valid,
@@ -44,8 +39,6 @@ from tenantry.tenants.spec import (
 from tenantry.tenants.tenant import DEFAULT_CHANNELS, Channel, Status, Tenant, Tier
 
 MOST_CHANNELS: Final = 32
-SHORTEST_LIFETIME: Final = 1.0
-MOST_CREDENTIALS: Final = 1000
 
 
 class Administration:
@@ -53,7 +46,7 @@ class Administration:
         self,
         pool: Pool,
         registry: Registry,
-        credentials: CredentialStore,
+        credentials: CredentialDesk,
         keys: ApiKeys,
         moves: MoveStore,
         audit: AuditLog,
@@ -168,88 +161,6 @@ class Administration:
                 await self.audit.append(connection, actor, "tenant.abandon_move", tenant, after={"tier": found.tier})
         await self.mover.carry_on(tenant)
         return await self.registry.get(tenant)
-
-    async def issue_credential(
-        self,
-        tenant: str,
-        actor: str,
-        *,
-        name: str = "default",
-        kind: str = Kind.CLIENT,
-        consumer: str | None = None,
-        channel: str = "events",
-        lifetime: float | None = None,
-    ) -> tuple[Credential, Credentials]:
-        """A new user for the tenant. The second part is the secret: it is kept nowhere and cannot be had again."""
-        _ = self.backbone.accounts
-        wanted = read_kind(kind)
-        require_text("name", name)
-        if lifetime is not None and lifetime < SHORTEST_LIFETIME:
-            raise TenantInvalid("lifetime", f"expected lifetime to be at least a second, got: {lifetime}")
-        async with self.registry.change(tenant) as connection:
-            found = await self._require_active(connection, tenant)
-            if wanted == Kind.PUBLISH:
-                self.lanes.require_publishable(found)
-            if wanted == Kind.LEAF:
-                self.lanes.require_leaf(found)
-            await self._require_few_credentials(connection, found)
-            if consumer is not None:
-                await self._require_consumer(connection, found, consumer, channel)
-            secret = issue(
-                self.lanes,
-                found,
-                name,
-                wanted,
-                consumer=(channel, consumer) if consumer else None,
-                lifetime=lifetime,
-            )
-            row = {
-                "name": name,
-                "kind": wanted,
-                "consumer": consumer,
-                "channel": channel if consumer else None,
-                "user_key": read_claims(secret.jwt)["sub"],
-                "expires_at": datetime.now(UTC) + timedelta(seconds=lifetime) if lifetime else None,
-            }
-            credential = await self.credentials.insert(connection, tenant, row)
-            if consumer:
-                await self.registry.touch(connection, tenant)
-            await self.audit.append(connection, actor, "credential.issue", tenant, after=credential.describe())
-        # The secret is to be had only now; what the servers still lack for it, they get later.
-        await self._try(tenant)
-        return credential, secret
-
-    async def revoke_credential(self, tenant: str, id: UUID, actor: str) -> Credential:
-        """Lock its user out, at once and for good."""
-        async with self.registry.change(tenant) as connection:
-            await self.registry.get(tenant, connection)
-            credential = await self.credentials.revoke(connection, tenant, id)
-            await self.registry.touch(connection, tenant)
-            await self.audit.append(connection, actor, "credential.revoke", tenant, after=credential.describe())
-        await self.provisioner.converge(tenant)
-        return credential
-
-    async def rotate_credential(
-        self, tenant: str, id: UUID, actor: str, *, keep_old: bool = False
-    ) -> tuple[Credential, Credentials]:
-        """A new credential of the same kind; the old one is revoked, unless it is to be revoked later."""
-        old = next((each for each in await self.credentials.of(tenant) if each.id == id), None)
-        if old is None or old.revoked_at:
-            raise TenantNotFound(f"tenant {tenant} has no credential {id} that is still valid")
-        lifetime = (old.expires_at - old.issued_at).total_seconds() if old.expires_at else None
-        new = await self.issue_credential(
-            tenant,
-            actor,
-            name=old.name,
-            kind=old.kind,
-            consumer=old.consumer,
-            channel=old.channel or "events",
-            lifetime=lifetime,
-        )
-        if not keep_old:
-            with suppress(ProvisioningFailed):
-                await self.revoke_credential(tenant, id, actor)
-        return new
 
     async def put_plan(self, name: str, limits: Mapping[str, Any], actor: str) -> Plan:
         """Create or change a plan; what is left out stays as it is. Its tenants follow within seconds."""
@@ -372,34 +283,6 @@ class Administration:
             raise TenantConflict(
                 f"tenant {tenant.id} is being moved; `tenantry tenant move {tenant.id}` carries the move on, and with "
                 "--abandon gives it up"
-            )
-
-    async def _require_active(self, connection: Connection, tenant: str) -> Tenant:
-        found = await self.registry.get(tenant, connection)
-        if found.status != Status.ACTIVE:
-            raise TenantConflict(f"tenant {tenant} is {found.status}; resume it first")
-        return found
-
-    async def _require_few_credentials(self, connection: Connection, tenant: Tenant) -> None:
-        """The account's claims list those that are locked out, and must fit into a message when all of them are."""
-        now = datetime.now(UTC)
-        held = [each for each in await self.credentials.of(tenant.id, connection) if not each.is_expired(now)]
-        if len(held) >= MOST_CREDENTIALS:
-            raise TenantConflict(
-                f"tenant {tenant.id} has {len(held):,} credentials that have not expired, revoked ones among them, and "
-                "can have no more; give credentials a lifetime, and they drop off"
-            )
-
-    async def _require_consumer(self, connection: Connection, tenant: Tenant, consumer: str, channel: str) -> None:
-        require_valid("channel", consumer, "consumer")
-        if tenant.channel(channel) is None:
-            raise TenantInvalid("channel", f"tenant {tenant.id} has no channel {channel!r}")
-        held = await self.credentials.of(tenant.id, connection)
-        have = {(each.channel, each.consumer) for each in held if each.consumer and not each.revoked_at}
-        if len(have | {(channel, consumer)}) > tenant.limits.consumers:
-            raise TenantConflict(
-                f"tenant {tenant.id} has {len(have)} consumers and its plan allows {tenant.limits.consumers}; "
-                "revoke the credentials of one, or raise its limit"
             )
 
     async def _set_status(self, tenant: str, status: Status, act: str, actor: str) -> Tenant:

@@ -15,6 +15,7 @@ from tenantry.tenants.api_keys import ApiKeys
 from tenantry.tenants.audit import AuditLog
 from tenantry.tenants.backbone import Backbone
 from tenantry.tenants.budget import AssetBudget
+from tenantry.tenants.credential_desk import CredentialDesk
 from tenantry.tenants.credentials import CredentialStore
 from tenantry.tenants.door import platform_exports
 from tenantry.tenants.drift import DriftDetector
@@ -61,7 +62,7 @@ async def open_administration(
         yield Administration(
             pool,
             registry,
-            credentials,
+            CredentialDesk(registry, credentials, audit, lanes, backbone, provisioner),
             ApiKeys(pool, audit),
             moves,
             audit,

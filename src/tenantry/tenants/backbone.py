@@ -41,13 +41,17 @@ class Backbone:
     def has_accounts(self) -> bool:
         return self._accounts is not None
 
-    @property
-    def accounts(self) -> AccountServer:
+    def require_accounts(self) -> None:
         if self._accounts is None:
             raise TenantConflict(
                 "accounts and credentials need a NATS server in operator mode: use the embedded one, or set "
                 "nats_operator_key and nats_system_creds"
             )
+
+    @property
+    def accounts(self) -> AccountServer:
+        self.require_accounts()
+        assert self._accounts is not None
         return self._accounts
 
     @property
