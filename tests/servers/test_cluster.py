@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import nats.errors
@@ -12,11 +14,19 @@ import pytest
 
 import nats_bulk
 from nats_bulk import Message, PublishResult
+from tenantry.config import Settings
 from tenantry.embedded.ports import free_port
 from tenantry.errors import TenantryError
 from tenantry.nats.connections import Broker, connect, connect_bulk
+from tenantry.postgres.migrations import ensure_schema
+from tenantry.tenants.administration import Administration
+from tenantry.tenants.assembly import open_administration
+from tenantry.tenants.moves import Stage
+from tenantry.tenants.spec import TenantSpec
+from tenantry.testing import TestPlatform
 from tests.own_server import OwnServer
 from tests.servers.conftest import StartServer
+from tests.tenants.test_crashes import publish, read
 
 COUNT = 20_000
 
@@ -78,3 +88,50 @@ async def test_losing_the_node_we_talk_to_loses_and_repeats_nothing(cluster: lis
         batches = nats_bulk.read_range(connection, "EVENTS", 1, info["state"]["last_seq"])
         stored = [int(body) for batch in batches for body in batch.payloads]
     assert sorted(stored) == list(range(COUNT))
+
+
+async def test_tenants_are_replicated_as_their_plan_says_and_moved_with_a_node_lost(
+    cluster: list[OwnServer], platform: TestPlatform, tmp_path: Path
+) -> None:
+    async with platform.database() as database_url:
+        await ensure_schema(database_url, may_migrate=True)
+        # One that is not the first, which is lost on the way.
+        broker = Broker(f"nats://{cluster[1].address},nats://{cluster[2].address}")
+        async with open_administration(
+            Settings(data=tmp_path, nats_replicas=3, asset_budget=6),
+            broker=broker,
+            authority=None,
+            database_url=database_url,
+            secret="0123456789abcdef",
+        ) as administration:
+            overrides = {"storage": "8MiB"}
+            for tenant, plan, tier in (("acme", "pro", "pooled"), ("globex", "free", "stream")):
+                put = TenantSpec(id=tenant, plan=plan, tier=tier, overrides=overrides)
+                created, _ = await administration.put(put, "test")
+                assert created.is_ready, created.problem
+            assert await replicas(administration, "globex") == 1
+            lane = await administration.lanes.resolve("acme", "events")
+            await asyncio.to_thread(publish, lane, range(100))
+            cluster[0].kill()
+            async with asyncio.timeout(60):
+                while (move := await administration.moves.newest("acme")) is None or move.stage != Stage.DONE:
+                    # While leaders are elected the servers may refuse; what is on record is tried again.
+                    with suppress(TenantryError):
+                        await administration.move("acme", "stream", "test")
+            lane = await administration.lanes.resolve("acme", "events")
+            async with asyncio.timeout(60):
+                while True:
+                    with suppress(nats_bulk.PublishFailed):
+                        again = await asyncio.to_thread(publish, lane, range(101))
+                        break
+            assert again.duplicates >= set(range(100))
+            rows = await asyncio.to_thread(read, lane, again.sequences[-1])
+            assert [number for _, number in rows] == list(range(101))
+            assert await replicas(administration, "acme") == 3
+
+
+async def replicas(administration: Administration, tenant: str) -> int:
+    lane = await administration.lanes.resolve(tenant, "events")
+    stream = await administration.backbone.platform.stream(lane.stream)
+    assert stream is not None
+    return int(stream["config"]["num_replicas"])
