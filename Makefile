@@ -9,6 +9,7 @@ BIN := .venv/bin
 help:
 	@echo "make demo              install, then run the platform with sample tenants and load   (ARGS=\"--seconds 20\")"
 	@echo "make test              install, then run the tests                                   (ARGS=\"-k bulk\")  "
+	@echo "make install           put everything into .venv; all others do it first"
 	@echo "make check             formatting, lint, types, layers"
 	@echo "make format            put the code into its format"
 	@echo "make bench             run a benchmark                                               (BENCH=wire ARGS=--quick)"

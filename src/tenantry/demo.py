@@ -32,6 +32,7 @@ from tenantry.tenants.tenant import Status, Tier
 CHANNEL: Final = "events"
 TYPES: Final = ("order.created", "order.paid", "order.shipped")
 TICK_SECONDS: Final = 0.1
+LOOK_TICKS: Final = 10
 # As little as a demo needs, so that it may run for days.
 LIMITS: Final = {"retention": "1h", "storage": "256MiB"}
 
@@ -97,7 +98,7 @@ class Demo:
 
     async def stop(self) -> None:
         for tenant in self.tenants:
-            if tenant.connection:
+            if tenant.connection and tenant.lane:
                 # What was published last has not been read yet, if the broker is still there to read from.
                 tenant.connection.reconnect_for = 0.0
                 with suppress(nats_bulk.BulkError):
@@ -121,6 +122,16 @@ class Demo:
             await administration.resume(tenant.name, "demo")
         await self._find_lane(administration, tenant)
 
+    async def _look_after(self, tenant: SampleTenant) -> None:
+        """Somebody may have moved the tenant, or suspended or deleted it, to see what happens."""
+        try:
+            lane = await self._administration.value.lanes.resolve(tenant.name, CHANNEL)
+        except TenantError:
+            tenant.lane = None
+        else:
+            if tenant.lane is None or (lane.stream, lane.account) != (tenant.lane.stream, tenant.lane.account):
+                await self._find_lane(self._administration.value, tenant)
+
     async def _find_lane(self, administration: Administration, tenant: SampleTenant) -> None:
         """Connect to wherever the tenant's events go now; what is there already is not ours to read."""
         with suppress(TenantError, BrokerError):
@@ -136,14 +147,15 @@ class Demo:
             tenant.next_to_read = tenant.newest + 1
 
     async def _drive(self, tenant: SampleTenant) -> None:
-        while True:
+        for tick in itertools.count():
             started = time.monotonic()
-            try:
-                await _in_thread(partial(self._publish, tenant))
-                await _in_thread(partial(self._read, tenant))
-            except (nats_bulk.PublishFailed, nats_bulk.StreamNotReadable, nats_bulk.AuthenticationFailed):
-                # It is somewhere else by now, or is on its way there, or was suspended or deleted to see what happens.
-                await self._find_lane(self._administration.value, tenant)
+            if tick % LOOK_TICKS == 0:
+                await self._look_after(tenant)
+            with suppress(nats_bulk.BulkError):
+                # What fails now does so because the tenant is on its way elsewhere; it is looked for again soon.
+                if tenant.lane:
+                    await _in_thread(partial(self._publish, tenant))
+                    await _in_thread(partial(self._read, tenant))
             await asyncio.sleep(max(0.0, started + TICK_SECONDS - time.monotonic()))
 
     def _publish(self, tenant: SampleTenant) -> None:

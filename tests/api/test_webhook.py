@@ -34,7 +34,7 @@ class Sender:
     async def send(self, type: str, delivery: str = "", **data: Any) -> httpx.Response:
         """Something about the account acme, as a new delivery or under the id of an earlier one."""
         self._sent += 1
-        document = {"type": f"account.{type}", "timestamp": "2030-01-01T00:00:00Z", "data": {"id": "acme"} | data}
+        document = {"type": f"account.{type}", "timestamp": "2020-01-01T00:00:00Z", "data": {"id": "acme"} | data}
         return await self.deliver(json.dumps(document), delivery or f"msg_{self._sent}")
 
     async def deliver(
@@ -133,7 +133,7 @@ async def test_a_late_update_does_not_bring_a_deleted_tenant_back(sender: Sender
 
 async def test_what_happened_before_the_newest_that_was_heard_changes_nothing(sender: Sender) -> None:
     async def tell(kind: str, minute: int, tenant: str = "acme") -> str:
-        moment = f"2030-01-01T00:{minute:02}:00Z"
+        moment = f"2020-01-01T00:{minute:02}:00Z"
         body = {"type": f"account.{kind}", "timestamp": moment, "data": {"id": tenant}}
         answer = await sender.deliver(json.dumps(body), f"msg_{kind}_{minute}_{tenant}")
         return str(answer.json()["status"])
@@ -148,6 +148,10 @@ async def test_what_happened_before_the_newest_that_was_heard_changes_nothing(se
     assert await tell("created", 8) == "outdated"
     assert await registry.find("acme") is None
     assert await tell("created", 10) == "handled"
+    assert (await registry.get("acme")).status == "active"
+    # What is said to happen in the future would make all that really happens outdated.
+    body = {"type": "account.suspended", "timestamp": "2130-01-01T00:00:00Z", "data": {"id": "acme"}}
+    assert (await sender.deliver(json.dumps(body))).status_code == 422
     assert (await registry.get("acme")).status == "active"
 
 

@@ -324,6 +324,22 @@ def test_commands_work_in_a_shell_that_has_sourced_the_environment_file(shell: S
     assert shell.json("tenant", "show", "sourced")["ready"]
 
 
+def test_commands_at_the_same_time_share_the_servers_that_one_of_them_starts(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for first in (True, False):
+        names = [f"{'a' if first else 'b'}{number}" for number in range(4)]
+        running = [
+            subprocess.Popen(
+                [TENANTRY, "tenant", "create", name, "--data", data], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            for name in names
+        ]
+        problems = [each.communicate(timeout=120)[1].decode() for each in running]
+        assert [each.returncode for each in running] == [0, 0, 0, 0], problems
+    listed = run_tenantry("tenant", "list", "--json", "--data", data)
+    assert len(json.loads(listed.stdout)) == 8
+
+
 async def test_drift_is_found_and_repaired(tmp_path: Path) -> None:
     async def drift(*flags: str) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(run_tenantry, "tenant", "drift", *flags, "--data", tmp_path / "data")

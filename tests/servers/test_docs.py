@@ -12,7 +12,9 @@ from pathlib import Path
 from tenantry.cli.limits import format_limits
 from tenantry.nats import claims
 from tenantry.nats.connections import Broker
+from tenantry.tenants.administration import Administration
 from tenantry.tenants.plans import SHIPPED, Limits
+from tenantry.tenants.spec import TenantSpec
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -27,6 +29,28 @@ async def test_the_bulk_page_does_what_it_says(account: Broker, tmp_path: Path) 
         subprocess.run, [sys.executable, "-c", snippet], capture_output=True, text=True, env=environment
     )
     assert done.stdout == printed, done.stderr
+
+
+async def test_the_page_of_tenants_shows_how_to_publish_and_read(
+    administration: Administration, tmp_path: Path
+) -> None:
+    page = (DOCS / "how-to" / "tenants.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for tier in ("stream", "account"):
+        await administration.put(TenantSpec(id="acme", tier=tier), "test")
+        _, secret = await administration.credentials.issue("acme", "test", consumer="billing")
+        (tmp_path / "acme.creds").write_text(claims.format_credentials(secret))
+        environment = dict(os.environ, NATS_URL=administration.lanes.platform.url)
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", snippet],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+        )
+        assert done.stdout == 'stored and read back: {"order": 7}\nfetched: {"order": 7}\n', done.stderr
+        await administration.delete("acme", "test")
 
 
 def test_the_page_of_limits_lists_every_limit_with_the_shipped_values() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request, Response
@@ -30,6 +31,7 @@ DELIVERED = signal(
 
 WEBHOOK: Final = Principal(actor="webhook")
 SHORTEST_SECRET: Final = 24
+AHEAD: Final = timedelta(minutes=5)
 
 router = APIRouter(prefix="/v1/hooks", tags=["webhook"], responses=describe_problems(400, 401, 404, 409, 422))
 
@@ -175,6 +177,9 @@ async def receive_provisioning(
     if event is None:
         DELIVERED.emit(type="", tenant="", outcome=Outcome.IGNORED)
         return DeliveryAnswer(status=Outcome.IGNORED)
+    if event.timestamp is not None and event.timestamp > datetime.now(UTC) + AHEAD:
+        # Everything that happens until then would count as outdated.
+        raise HTTPException(422, f"expected timestamp not to be ahead of our clock, got: {event.timestamp.isoformat()}")
     async with hook.deliveries.once(webhook_id, event.data.id, event.timestamp) as outcome:
         if outcome == Outcome.HANDLED and not await _ACTS[event.type](tenants, event.data):
             response.status_code = 202

@@ -15,4 +15,7 @@ def main() -> None:
     except TenantryError as problem:
         sys.exit(f"tenantry: {problem}")
     except KeyboardInterrupt:
+        print(
+            "tenantry: broken off; what was done is on record, and the same command goes on from there", file=sys.stderr
+        )
         sys.exit(130)

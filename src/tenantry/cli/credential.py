@@ -31,7 +31,7 @@ def issue(
     name: str = "default",
     kind: Kind = Kind.CLIENT,
     consumer: str | None = None,
-    channel: str = "events",
+    channel: str | None = None,
     expires: str | None = None,
     out: Path | None = None,
     force: bool = False,
@@ -51,7 +51,7 @@ def issue(
     consumer
         Let it fetch from a durable consumer of this name, which is created.
     channel
-        The channel that the consumer reads.
+        The channel that the consumer reads; events, if none is given.
     expires
         How long it is valid, like 1h or 90d; for good, if left out.
     out
@@ -61,12 +61,14 @@ def issue(
     json
         Print one JSON document.
     """
+    if channel and not consumer:
+        raise TenantInvalid("channel", "expected --channel with --consumer: it says what the consumer reads")
     lifetime = parse_duration("--expires", expires) if expires else None
     with _handing_out(out, force=force) as hand:
         issued = administer(
             options,
             lambda administration: administration.credentials.issue(
-                id, actor(), name=name, kind=kind, consumer=consumer, channel=channel, lifetime=lifetime
+                id, actor(), name=name, kind=kind, consumer=consumer, channel=channel or "events", lifetime=lifetime
             ),
         )
         _hand_out(issued, hand, out, json=json)

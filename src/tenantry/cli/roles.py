@@ -45,12 +45,14 @@ class Roles:
         ]
         settings = self._settings
         if settings.accounts_directory or settings.accounts:
-            services.append(
-                AccountsDirectory(
-                    self._platform.broker, settings.accounts_directory, settings.accounts, consume=_keep_verified
-                )
-            )
+            services.append(Deferred("accounts directory", self._make_accounts))
         return services
+
+    def _make_accounts(self) -> AccountsDirectory:
+        settings = self._settings
+        return AccountsDirectory(
+            self._platform.broker, settings.accounts_directory, settings.accounts, consume=_keep_verified
+        )
 
     def _make_api(self, port: int | None) -> ApiServer:
         settings, administration = self._settings, self.tenants.value

@@ -52,8 +52,8 @@ def move(
     if json:
         return print_json(done.describe())
     say(f"{id} has moved from {done.from_tier} to {done.to_tier}; its credentials are valid as before")
-    rows = [(each.channel, each.to_stream, f"{each.resumes_at:,}") for each in done.lanes]
-    print_table(("channel", "stream", "goes on at sequence"), rows)
+    rows = [(each.channel, each.to_stream, f"{each.last:,}", f"{each.resumes_at:,}") for each in done.lanes]
+    print_table(("channel", "stream", "last sequence", "goes on at"), rows)
 
 
 async def _plan(administration: Administration, id: str, to: Tier | None) -> dict[str, Any]:

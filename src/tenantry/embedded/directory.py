@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ from tenantry.errors import DataDirectoryInUse, DataDirectoryUnusable
 FORMAT: Final = 1
 # Somebody who only looks holds the lock for an instant.
 LOCK_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 0.05
 # Root's servers run as somebody else, who must be able to walk through, though not to look around.
 FOLDER_MODE: Final = 0o711 if os.geteuid() == 0 else 0o700
 
@@ -78,6 +81,37 @@ class DataDirectory:
         finally:
             os.close(lock)
         return None
+
+    @contextmanager
+    def joined(self) -> Iterator[bool]:
+        """Use what another process runs here: whether it may be, for one that is about to stop takes nobody in."""
+        with self._users() as users:
+            try:
+                fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Wait until nobody else uses what we run here; from then on nobody is taken in."""
+        with self._users() as users:
+            while True:
+                try:
+                    fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(LOOK_SECONDS)
+            yield
+
+    @contextmanager
+    def _users(self) -> Iterator[int]:
+        users = os.open(self.path / "users", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            yield users
+        finally:
+            os.close(users)
 
     def folder(self, *names: str) -> Path:
         folder = self.path.joinpath(*names)

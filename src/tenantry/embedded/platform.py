@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import shlex
+import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from typing import Final
 
 from tenantry.config import Settings
 from tenantry.embedded.directory import DataDirectory
 from tenantry.embedded.nats_server import NatsServer
 from tenantry.embedded.ports import settle_port
 from tenantry.embedded.postgres_server import PostgresServer
-from tenantry.errors import ConfigError
+from tenantry.errors import ConfigError, DataDirectoryInUse
 from tenantry.nats.authority import Authority
 from tenantry.nats.connections import Broker
 from tenantry.service import forever
+
+JOIN_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 0.05
 
 
 class EmbeddedPlatform:
@@ -84,6 +90,12 @@ class EmbeddedPlatform:
                 raise outcome
         if self._is_whole:
             self._write_environment_file()
+        self.directory.remember(ready={"process": os.getpid(), "servers": [each.name for each in self._servers]})
+
+    def is_run_by(self, process: str) -> bool:
+        """Whether that process has started all servers that we need."""
+        ready = self.directory.remembered().get("ready", {})
+        return str(ready.get("process")) == process and {each.name for each in self._servers} <= {*ready["servers"]}
 
     def locate(self) -> None:
         """Use the servers that another process runs in the same directory."""
@@ -133,14 +145,42 @@ class EmbeddedPlatform:
 
 @asynccontextmanager
 async def use_platform(settings: Settings, *, with_nats: bool = True) -> AsyncIterator[EmbeddedPlatform]:
-    """The platform of these settings: the one that runs already, else one that runs for as long as it is needed."""
+    """The platform of these settings: the one that runs already, else one that runs for as long as it is needed.
+
+    Commands that are given at the same time share one: whoever started it stops it when the last has done its work.
+    """
     platform = EmbeddedPlatform(settings, with_nats=with_nats)
-    if platform.uses_directory and platform.directory.holder():
-        platform.locate()
-        yield platform
-        return
+    deadline = time.monotonic() + JOIN_SECONDS
+    while True:
+        if platform.uses_directory and (holder := platform.directory.holder()):
+            with platform.directory.joined() as is_taken_in:
+                if is_taken_in and platform.is_run_by(holder):
+                    platform.locate()
+                    yield platform
+                    return
+        elif await _start(platform):
+            break
+        if time.monotonic() > deadline:
+            raise DataDirectoryInUse(
+                f"another process holds the data directory {platform.directory.path}, and its servers are not ready; "
+                "try again, or use another directory: --data DIR"
+            )
+        # It is just starting, or about to end.
+        await asyncio.sleep(LOOK_SECONDS)
     try:
-        await platform.start()
         yield platform
     finally:
+        async with platform.directory.alone() if platform.uses_directory else nullcontext():
+            await platform.stop()
+
+
+async def _start(platform: EmbeddedPlatform) -> bool:
+    """Whether we were the first to do so."""
+    try:
+        await platform.start()
+    except DataDirectoryInUse:
+        return False
+    except BaseException:
         await platform.stop()
+        raise
+    return True

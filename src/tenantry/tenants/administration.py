@@ -79,7 +79,7 @@ class Administration:
         When this returns, the servers have it, unless they could not be reached: then `is_ready` is false, `problem`
         says why, and it is completed by itself later.
         """
-        require_valid("tenant", spec.id)
+        require_valid("tenant", spec.id, "id")
         async with self.registry.change(spec.id) as connection:
             before = await (self.registry.get if must_exist else self.registry.find)(spec.id, connection)
             assets = await self._budget.count(connection)
@@ -130,6 +130,10 @@ class Administration:
         async with self.registry.change(tenant) as connection:
             found = await self.registry.get(tenant, connection)
             under_way = await self.moves.unfinished(tenant, connection)
+            done = await self.moves.newest(tenant, connection)
+            if under_way is None and done is not None and found.tier == done.to_tier == to:
+                # Somebody else has carried it on.
+                return done
             if under_way is None:
                 await self._require_movable(found, to)
                 plan = self.mover.plan(found, Tier(to))
@@ -164,7 +168,7 @@ class Administration:
 
     async def put_plan(self, name: str, limits: Mapping[str, Any], actor: str) -> Plan:
         """Create or change a plan; what is left out stays as it is. Its tenants follow within seconds."""
-        require_valid("channel", name, "plan")
+        require_valid("channel", name, "plan", "plan")
         async with self.registry.change(f"plan/{name}") as connection:
             before = next((plan for plan, _ in await self.registry.plans(connection) if plan.name == name), None)
             plan = Plan(name, read_limits(limits, before.limits if before else None))
@@ -208,8 +212,12 @@ class Administration:
             raise TenantConflict(f"tenant {spec.id} is being deleted; wait until it is gone, then create it anew")
         if spec.tier is not None and self._read_tier(spec.tier) != before.tier:
             raise TenantConflict(
-                f"tenant {spec.id} is in the tier {before.tier}; "
-                f"`tenantry tenant move {spec.id} --to {spec.tier}` moves it"
+                f"tenant {spec.id} is in the tier {before.tier}"
+                + (
+                    f"; `tenantry tenant move {spec.id} --to {spec.tier}` moves it"
+                    if Tier(spec.tier).is_above(before.tier)
+                    else ", and tenants move up only"
+                )
             )
         plan = await self._plan(connection, spec.plan or before.plan)
         overrides = read_overrides(merge_overrides(before.overrides, spec.overrides or {}))

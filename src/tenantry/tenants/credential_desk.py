@@ -145,7 +145,7 @@ class CredentialDesk:
             )
 
     async def _require_consumer(self, connection: Connection, tenant: Tenant, consumer: str, channel: str) -> None:
-        require_valid("channel", consumer, "consumer")
+        require_valid("channel", consumer, "consumer", "consumer")
         if tenant.channel(channel) is None:
             raise TenantInvalid("channel", f"tenant {tenant.id} has no channel {channel!r}")
         held = await self._store.of(tenant.id, connection)

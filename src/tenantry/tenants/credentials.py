@@ -114,7 +114,7 @@ def _permissions(lanes: Lanes, tenant: Tenant, kind: Kind, consumer: tuple[str, 
         lanes_of_it = [lane for lane in own if lane.channel == channel]
         publish += dict.fromkeys(chain.from_iterable(consumer_subjects(lane, service) for lane in lanes_of_it))
         # Clients like to ask first; in an account without streams of its own the answer is that there are none.
-        publish += [f"$JS.API.CONSUMER.INFO.{lane.stream}.{lane.consumer_name(service)}" for lane in lanes_of_it]
+        publish += {f"$JS.API.CONSUMER.INFO.{lane.stream}.{lane.consumer_name(service)}" for lane in lanes_of_it}
     return UserPermissions(
         pub=Permission(allow=publish),
         sub=Permission(allow=subscribe),

@@ -69,8 +69,8 @@ class MoveStore:
     async def unfinished(self, tenant: str, connection: Connection | None = None) -> Move | None:
         return await self._one("find_move", tenant, connection)
 
-    async def newest(self, tenant: str) -> Move | None:
-        return await self._one("newest_move", tenant, None)
+    async def newest(self, tenant: str, connection: Connection | None = None) -> Move | None:
+        return await self._one("newest_move", tenant, connection)
 
     async def start(
         self, connection: Connection, tenant: str, from_tier: Tier, to_tier: Tier, lanes: list[LaneMove]

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.errors import SubjectInvalid, TenantInvalid
-from tenantry.event import require_name
+from tenantry.errors import TenantInvalid
+from tenantry.event import is_name
 from tenantry.tenants.credentials import Kind
 from tenantry.tenants.quantities import parse_duration
 from tenantry.tenants.tenant import Channel, Placement
@@ -32,11 +32,15 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Channels to erase, with all that they hold."""
 
 
-def require_valid(kind: str, value: str, field: str = "") -> None:
-    try:
-        require_name(kind, value)
-    except SubjectInvalid as problem:
-        raise TenantInvalid(field or ("id" if kind == "tenant" else kind), str(problem)) from None
+def require_valid(kind: str, value: str, field: str, what: str = "") -> None:
+    """Raise unless `value` is a name for a tenant or a channel; `what` is called so in the error."""
+    if not is_name(kind, value):
+        longest = 48 if kind == "tenant" else 32
+        raise TenantInvalid(
+            field,
+            f"expected {what or kind} to be 1 to {longest} lower-case letters, digits and dashes, and no dash at "
+            f"either end, got: {value[:80]!r}",
+        )
 
 
 def require_text(field: str, value: str) -> str:
