@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import re
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -33,7 +35,8 @@ META_FILE: Final = "meta.yaml"
 CREDS_FILE: Final = "user.creds"
 LARGEST_FILE: Final = 64 * 1024
 LONGEST_NAME: Final = 255
-LONGEST_FLUX: Final = 10
+LONGEST_FLUX: Final = 100
+FLUX_SECONDS: Final = 0.002
 
 # What the server refuses in the name of a stream or a consumer.
 _ASSET_NAME = re.compile(rf"[^\s.*>/\\\x00-\x1f\x7f]{{1,{LONGEST_NAME}}}")
@@ -183,6 +186,8 @@ def _read_both(path: Path) -> tuple[str | None, str | None]:
         before, both = both, (_read_text(path / META_FILE), _read_text(path / CREDS_FILE))
         if both == before:
             return both
+        # Whoever writes may be as quick as we are.
+        time.sleep(random.uniform(0, FLUX_SECONDS))
     raise AccountInvalid(f"expected {path} to stay the same for a moment; it is read again when it has changed")
 
 
