@@ -23,7 +23,7 @@ import nats_bulk
 from tenantry import event
 from tenantry.errors import BrokerError, ProvisioningFailed, TenantError
 from tenantry.nats.connections import connect_bulk
-from tenantry.service import Held
+from tenantry.service import Held, side_by_side
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.lanes import Lane
 from tenantry.tenants.spec import TenantSpec
@@ -92,9 +92,7 @@ class Demo:
             await self._provision(administration, tenant)
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for tenant in self.tenants:
-                group.create_task(self._drive(tenant))
+        await side_by_side(*(self._drive(tenant) for tenant in self.tenants))
 
     async def stop(self) -> None:
         for tenant in self.tenants:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -28,6 +28,7 @@ Value = TypeVar("Value")
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 FORCE_SECONDS: Final = 1.0
+CANCEL_SECONDS: Final = 0.5
 
 
 class Service(Protocol):
@@ -121,6 +122,31 @@ class Held(Generic[Value]):
         pass
 
 
+async def side_by_side(*work: Coroutine[Any, Any, None]) -> None:
+    """Do it all at once, until all is done or the first fails; whatever happens, nothing of it is left."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        await end(tasks)
+
+
+async def end(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel until they have ended: some code, even of asyncio itself, now and then swallows a cancellation."""
+    was_cancelled = False
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        try:
+            await asyncio.wait(pending, timeout=CANCEL_SECONDS)
+        except asyncio.CancelledError:
+            was_cancelled = True
+    if was_cancelled:
+        raise asyncio.CancelledError
+
+
 async def forever() -> None:
     """What a service runs that has nothing to do but be there."""
     await asyncio.Event().wait()
@@ -179,8 +205,7 @@ async def _work(work: Sequence[Coroutine[Any, Any, None]], stopping: asyncio.Fut
     try:
         await _first([*tasks, stopping])
     finally:
-        for task in tasks:
-            task.cancel()
+        await end(tasks)
     # The first that ended ends all: a platform that lacks a part must not look alive.
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     return [outcome for outcome in outcomes if isinstance(outcome, Exception)]

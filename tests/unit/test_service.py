@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tenantry.errors import Forced
-from tenantry.service import run_services
+from tenantry.service import end, run_services, side_by_side
 
 
 class Recorder:
@@ -135,3 +135,33 @@ async def test_a_signal_during_the_start_ends_it() -> None:
 
     await run_services([Recorder("a", log), SlowToStart("b", log), Recorder("c", log)])
     assert log == ["start a", "start b", "stop b", "stop a"]
+
+
+async def test_work_that_swallows_a_cancellation_is_cancelled_again() -> None:
+    swallowed = 0
+
+    async def stubborn() -> None:
+        nonlocal swallowed
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if swallowed:
+                    raise
+                swallowed += 1
+
+    async with asyncio.timeout(30):
+        work = asyncio.create_task(side_by_side(stubborn(), asyncio.sleep(60)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await end([work])
+    assert swallowed == 1
+    assert work.cancelled()
+
+
+async def test_work_side_by_side_ends_with_the_first_that_fails() -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await side_by_side(asyncio.sleep(60), fail())

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from tenantry.service import end, side_by_side
 from tenantry.telemetry import signal
 from tenantry.tenants.administration import Administration
 
@@ -33,9 +34,10 @@ class Reconciler:
         pass
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat(self._look, self._begin_all))
-            group.create_task(self._repeat(self._drift, self._administration.drift.repair))
+        await side_by_side(
+            self._repeat(self._look, self._begin_all),
+            self._repeat(self._drift, self._administration.drift.repair),
+        )
 
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
         while True:
@@ -53,9 +55,7 @@ class Reconciler:
 
     async def stop(self) -> None:
         # Whatever is broken off here is carried on by whoever looks next.
-        for task in self._working.values():
-            task.cancel()
-        await asyncio.gather(*self._working.values(), return_exceptions=True)
+        await end(list(self._working.values()))
 
     def kill(self) -> None:
         pass
