@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,6 +129,20 @@ class Attacker:
             left = [each for each in subjects if f'{act} to "{each.lower()}"' not in "".join(self.errors)]
             if not left or time.monotonic() > deadline:
                 return left
+
+    async def until_all_is_heard(self, neighbours: Neighbours) -> None:
+        """Wait for an event of our own: whatever reached us before it was published has been heard by then."""
+        own, arrived = neighbours.own, asyncio.Event()
+
+        async def notice(_: Msg) -> None:
+            arrived.set()
+
+        await self.client.subscribe(f"{own.prefix}.sentinel", cb=notice)
+        async with asyncio.timeout(PATIENCE):
+            while not arrived.is_set():
+                await asyncio.to_thread(neighbours.publish, own, b"", uuid.uuid4().hex, type="sentinel")
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(arrived.wait(), 0.1)
 
     async def flush(self) -> None:
         await self.client.flush()

@@ -145,7 +145,7 @@ async def test_nothing_forbidden_is_heard_or_said(neighbours: Neighbours) -> Non
         assert await neighbours.state_of_other() == before
         # The neighbour goes on; its events, acknowledgements and answers reach nobody else.
         await asyncio.to_thread(neighbours.publish_for_other, "while-listened-to")
-        await attacker.flush()
+        await attacker.until_all_is_heard(neighbours)
         assert attacker.heard == []
 
 
@@ -206,7 +206,7 @@ async def test_the_way_of_a_move_leads_the_tenant_nowhere_else(
                     await attacker.say(direct, b"", f"{copy_api(token)}.CONSUMER.CREATE.{target}")
         await attacker.flush()
         await asyncio.to_thread(neighbours.publish_for_other, "while-moving")
-        await attacker.flush()
+        await attacker.until_all_is_heard(neighbours)
         assert attacker.heard == []
     assert {stream: await names_of_consumers(administration, stream) for stream in streams} == consumers
     assert (await neighbours.state_of_other())["events"][:-1] == before["events"]

@@ -276,8 +276,7 @@ class Administration:
 
     async def _require_movable(self, tenant: Tenant, to: str) -> None:
         target = self._read_tier(to)
-        if tenant.status != Status.ACTIVE:
-            raise TenantConflict(f"tenant {tenant.id} is {tenant.status}; resume it first")
+        tenant.require_active()
         if not target.is_above(tenant.tier):
             raise TenantConflict(
                 f"tenant {tenant.id} is in the tier {tenant.tier} and can only move up: "

@@ -18,7 +18,7 @@ from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.provisioner import Provisioner
 from tenantry.tenants.registry import Registry
 from tenantry.tenants.spec import read_kind, require_text, require_valid
-from tenantry.tenants.tenant import Status, Tenant
+from tenantry.tenants.tenant import Tenant
 
 SHORTEST_LIFETIME: Final = 1.0
 MOST_CREDENTIALS: Final = 1000
@@ -63,7 +63,8 @@ class CredentialDesk:
         if lifetime is not None and lifetime < SHORTEST_LIFETIME:
             raise TenantInvalid("lifetime", f"expected lifetime to be at least a second, got: {lifetime}")
         async with self._registry.change(tenant) as connection:
-            found = await self._require_active(connection, tenant)
+            found = await self._registry.get(tenant, connection)
+            found.require_active()
             if wanted == Kind.PUBLISH:
                 self._lanes.require_publishable(found)
             if wanted == Kind.LEAF:
@@ -127,12 +128,6 @@ class CredentialDesk:
             with suppress(ProvisioningFailed):
                 await self.revoke(tenant, id, actor)
         return new
-
-    async def _require_active(self, connection: Connection, tenant: str) -> Tenant:
-        found = await self._registry.get(tenant, connection)
-        if found.status != Status.ACTIVE:
-            raise TenantConflict(f"tenant {tenant} is {found.status}; resume it first")
-        return found
 
     async def _require_few_credentials(self, connection: Connection, tenant: Tenant) -> None:
         """The account's claims list those that are locked out, and must fit into a message when all of them are."""

@@ -21,7 +21,7 @@ from tenantry.nats.jetstream import Config
 from tenantry.nats.keys import Key
 from tenantry.tenants.keyring import Keyring
 from tenantry.tenants.registry import Registry
-from tenantry.tenants.tenant import Channel, Status, Tenant, Tier
+from tenantry.tenants.tenant import Channel, Tenant, Tier
 
 TENANT_MARK: Final = "tenantry.tenant"
 CHANNEL_MARK: Final = "tenantry.channel"
@@ -94,8 +94,7 @@ class Lanes:
     async def resolve(self, tenant: str, channel: str) -> Lane:
         """The lane to publish to and read from now. It raises for a tenant that may do neither."""
         found = await self._registry.get(tenant)
-        if found.status != Status.ACTIVE:
-            raise TenantConflict(f"tenant {tenant} is {found.status}; resume it first")
+        found.require_active()
         named = found.channel(channel)
         if named is None:
             raise TenantNotFound(

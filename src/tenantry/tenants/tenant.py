@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from tenantry.errors import TenantConflict
 from tenantry.tenants.plans import Limits
 
 DEFAULT_CHANNELS: Final = ("events", "properties")
@@ -78,6 +79,10 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     def is_ready(self) -> bool:
         """Whether the servers have all that is wanted."""
         return self.provisioned >= self.revision
+
+    def require_active(self) -> None:
+        if self.status != Status.ACTIVE:
+            raise TenantConflict(f"tenant {self.id} is {self.status}; resume it first")
 
     def channel(self, name: str) -> Channel | None:
         return next((each for each in self.channels if each.name == name and not each.removing), None)
