@@ -24,6 +24,7 @@ MIGRATION_APPLIED = signal(
 
 # One migrator at a time, however many processes start together. The number is arbitrary but must never change.
 LOCK: Final = 7_368_601_194
+OUTBOX: Final = "outbox"
 
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _sql = SqlFolder("tenantry.postgres")
@@ -41,13 +42,24 @@ class Migration:
 
 
 class Migrations:
-    """The migrations of one folder, and what a database has of them."""
+    """The migrations of one folder, and what a database has of them.
 
-    def __init__(self, folder: Traversable | None = None) -> None:
+    An application's own database needs the outbox only: the migrations that are named after it, and the first one.
+    """
+
+    def __init__(self, folder: Traversable | None = None, *, outbox_only: bool = False) -> None:
         self._folder = folder or files("tenantry.postgres") / "migrations"
+        self._outbox_only = outbox_only
 
     @cached_property
     def all(self) -> list[Migration]:
+        """What a database should have."""
+        if not self._outbox_only:
+            return self._known
+        return [each for each in self._known if each.version == 1 or each.name.startswith(OUTBOX)]
+
+    @cached_property
+    def _known(self) -> list[Migration]:
         found = [
             Migration(int(match[1]), match[2], file.read_text())
             for file in self._folder.iterdir()
@@ -61,9 +73,9 @@ class Migrations:
     async def pending(self, connection: Connection) -> list[Migration]:
         """What is still to be applied. A database that is ahead of us, or that had other migrations, is refused."""
         applied = await self._applied(connection)
-        if unknown := applied.keys() - {migration.version for migration in self.all}:
+        if unknown := applied.keys() - {migration.version for migration in self._known}:
             raise SchemaTooNew(
-                f"the database has migration {max(unknown):04} and this release knows {len(self.all)}; "
+                f"the database has migration {max(unknown):04} and this release knows {len(self._known)}; "
                 "run the release that migrated it, or a newer one"
             )
         for migration in self.all:
