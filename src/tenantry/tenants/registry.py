@@ -52,6 +52,15 @@ class Registry:
             raise TenantNotFound(f"there is no tenant {tenant!r}; `tenantry tenant list` shows those there are")
         return found
 
+    async def find_many(self, tenants: Iterable[str]) -> list[Tenant]:
+        async with self._pool.connection() as connection:
+            return [_tenant(row) for row in await _sql.fetch_all(connection, "find_tenants", {"ids": list(tenants)})]
+
+    async def versions(self) -> dict[str, str]:
+        """All tenants, each with a word that is another one whenever the tenant or its plan has changed."""
+        async with self._pool.connection() as connection:
+            return {row["id"]: row["version"] for row in await _sql.fetch_all(connection, "tenant_versions")}
+
     async def page(
         self,
         *,

@@ -1,0 +1,1 @@
+select * from tenantry.whole_tenants where id = any (%(ids)s)
