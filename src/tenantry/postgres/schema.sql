@@ -281,7 +281,7 @@ begin
         if drawn is null or drawn = '' then
             -- The lock says "I may yet commit a ticket above this one". It is taken before the ticket is drawn, so
             -- whoever reads the last ticket first and the locks second knows below which ticket nothing can come.
-            select last_value into last from tenantry.outbox_tickets;
+            last := pg_sequence_last_value('tenantry.outbox_tickets');
             perform pg_advisory_xact_lock_shared(key, ((last << 32) >> 32)::integer);
             drawn := nextval('tenantry.outbox_tickets')::text;
             perform set_config('tenantry.ticket_' || key, drawn, true), set_config('tenantry.lanes', (lanes + 1)::text, true);
@@ -295,11 +295,14 @@ create function tenantry.outbox_horizon(out lane integer, out ticket bigint, out
 language plpgsql as $$
 declare
     last bigint;
+    -- Tickets go on being drawn between the two statements. A lock that stands above `last` holds back nothing yet; taken
+    -- for one of 2^32 tickets ago, it would hold up a busy lane most of the time.
+    just_drawn constant bigint := 1 << 20;
 begin
-    select last_value into last from tenantry.outbox_tickets;
+    last := pg_sequence_last_value('tenantry.outbox_tickets');
     return query select null::integer, last, null::integer;
     return query
-    select l.classid::bigint::integer, last - ((last - l.objid::bigint) & 4294967295), l.pid
+    select l.classid::bigint::integer, least(last, last + just_drawn - ((last + just_drawn - l.objid::bigint) & 4294967295)), l.pid
     from pg_locks l
     where l.locktype = 'advisory' and l.objsubid = 2 and l.mode = 'ShareLock' and l.granted
     and l.classid >= 736800000 and l.classid < 836800000
@@ -316,172 +319,77 @@ returns integer language sql immutable as $$
 $$;
 comment on function tenantry.outbox_size is 'Bytes of a message: the event and its headers, as they are sent';
 
-create function tenantry.outbox_append(
-    lanes integer[], ids text[], types text[], documents text[], traceparents text[], tracestates text[]
-) returns void language sql security definer set search_path = pg_catalog, pg_temp as $$
-    with drawn as materialized (
-        select l.lane, tenantry.outbox_ticket(l.lane) as ticket from (select distinct lane from unnest(lanes) lane) l
-    )
-    insert into tenantry.outbox (lane, ticket, event_id, type, document, traceparent, tracestate, size)
-    select e.lane, d.ticket, e.id, e.type, e.document, e.traceparent, e.tracestate,
-        tenantry.outbox_size(e.document, e.id, l.tenant_id, e.traceparent, e.tracestate)
-    from unnest(lanes, ids, types, documents, traceparents, tracestates)
-        with ordinality e (lane, id, type, document, traceparent, tracestate, number)
-    join drawn d on d.lane = e.lane
-    join tenantry.outbox_lanes l on l.id = e.lane
-    order by e.number
+-- What follows up to `emit` is inlined into its callers, which is why each is one expression. Of the ways to say it, the
+-- ones taken are those that cost the valid event least; `outbox_problem` says at leisure what is wrong with another.
+
+create function tenantry.outbox_is_trace(traceparent text) returns boolean language sql immutable as $$
+    select traceparent like '00-________________________________-________________-__'
+        and traceparent ~ '^00-[0-9a-f]+-[0-9a-f]+-[0-9a-f]+$'
 $$;
-comment on function tenantry.outbox_append is 'Append events that are known to be valid';
+comment on function tenantry.outbox_is_trace is 'Whether it is a W3C trace context, https://www.w3.org/TR/trace-context';
 
-create function tenantry.emit_many(events jsonb) returns text[]
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    called_at constant timestamptz := clock_timestamp();
-    context constant text := nullif(current_setting('tenantry.traceparent', true), '');
-    problem record;
-    made record;
-begin
-    if jsonb_typeof(events) is distinct from 'array' then
-        raise exception 'expected events to be a JSON array of objects, got: %', coalesce(jsonb_typeof(events), 'null')
-            using errcode = 'TY422';
-    end if;
-    select into problem e.number, p.code, p.message, p.hint
-    from jsonb_array_elements(events) with ordinality e (event, number)
-    cross join lateral tenantry.outbox_problem(e.event) p
-    where p.message is not null
-    order by e.number limit 1;
-    if found then
-        raise exception '%', problem.message || case
-                when jsonb_array_length(events) > 1 then format(' (event %s of %s)', problem.number, jsonb_array_length(events))
-                else ''
-            end
-            using errcode = problem.code, hint = problem.hint;
-    end if;
-    with given as materialized (
-        select e.number, e.event, l.id as lane, l.tenant_id, l.payload,
-            coalesce(e.event ->> 'id', gen_random_uuid()::text) as id,
-            coalesce(
-                e.event ->> 'traceparent', context,
-                '00-' || encode(uuid_send(gen_random_uuid()), 'hex') || '-'
-                || substr(encode(uuid_send(gen_random_uuid()), 'hex'), 17) || '-01'
-            ) as traceparent
-        from jsonb_array_elements(events) with ordinality e (event, number)
-        join tenantry.outbox_lanes l
-            on l.tenant_id = e.event ->> 'tenant' and l.channel = coalesce(e.event ->> 'channel', 'events')
-    ),
-    written as materialized (
-        select g.*, tenantry.outbox_document(g.event, g.id, g.tenant_id, g.traceparent, called_at) as document from given g
+create function tenantry.outbox_trace(tenant text, id text) returns text language sql stable as $$
+    select case
+        when tenantry.outbox_is_trace(current_setting('tenantry.traceparent', true)) then current_setting('tenantry.traceparent', true)
+        else '00-' || overlay(left(encode(sha256(convert_to(tenant || '/' || id, 'UTF8')), 'hex'), 48) placing '-' from 33 for 0) || '-01'
+    end
+$$;
+comment on function tenantry.outbox_trace is
+    'The trace of an event that brings none: the setting tenantry.traceparent, else a new one, which the event''s tenant and id tell';
+
+create function tenantry.outbox_is_time("time" text) returns boolean language sql stable as $$
+    select "time" ~ '^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)$' and pg_input_is_valid("time", 'timestamptz')
+$$;
+
+create function tenantry.outbox_wrong_extension(extensions jsonb) returns text language sql immutable as $$
+    select e.key from jsonb_each(extensions) e
+    where e.key !~ '^[a-z0-9]{1,20}$'
+    or e.key in (
+        'specversion', 'id', 'source', 'type', 'subject', 'time', 'datacontenttype', 'dataschema', 'data', 'tenantid', 'tenant',
+        'traceparent', 'tracestate'
     )
-    select into made
-        array_agg(w.lane order by w.number) as lanes,
-        array_agg(w.id order by w.number) as ids,
-        array_agg(w.event ->> 'type' order by w.number) as types,
-        array_agg(w.document order by w.number) as documents,
-        array_agg(w.traceparent order by w.number) as traceparents,
-        array_agg(w.event ->> 'tracestate' order by w.number) as tracestates,
-        min(w.number) filter (
-            where tenantry.outbox_size(w.document, w.id, w.tenant_id, w.traceparent, w.event ->> 'tracestate') > w.payload
-        ) as too_large
-    from written w;
-    if made.too_large is not null then
-        select into problem l.tenant_id, l.payload, octet_length(made.documents[made.too_large]) as size
-        from tenantry.outbox_lanes l where l.id = made.lanes[made.too_large];
-        raise exception 'expected an event of at most % bytes with its headers for tenant %, got: % bytes without them',
-            problem.payload, problem.tenant_id, problem.size
-            using errcode = 'TY413', hint = 'Emit a reference to the data instead of the data, or raise `payload` of the tenant''s plan.';
-    end if;
-    perform tenantry.outbox_append(made.lanes, made.ids, made.types, made.documents, made.traceparents, made.tracestates);
-    return coalesce(made.ids, '{}');
-end $$;
-comment on function tenantry.emit_many is
-    'Emit a JSON array of events with tenant, type, data and, if wanted, channel, id, source, subject, time, dataschema, traceparent, tracestate, extensions';
+    or case jsonb_typeof(e.value)
+        when 'string' then false
+        when 'boolean' then false
+        when 'number' then e.value::text !~ '^-?\d{1,10}$' or e.value::numeric not between -2147483648 and 2147483647
+        else true
+    end
+    limit 1
+$$;
+comment on function tenantry.outbox_wrong_extension is 'The name of an attribute that CloudEvents does not allow as an extension, if there is one';
 
-create function tenantry.outbox_problem(event jsonb, out code text, out message text, out hint text)
-language plpgsql stable as $$
-declare
-    fields constant text[] := '{tenant,channel,type,data,id,source,subject,time,dataschema,traceparent,tracestate,extensions}';
-    taken constant text[] := '{specversion,id,source,type,subject,time,datacontenttype,dataschema,data,tenantid,tenant,traceparent,tracestate}';
-    wanted_tenant constant text := event ->> 'tenant';
-    wanted_channel constant text := coalesce(event ->> 'channel', 'events');
-    wanted_type constant text := event ->> 'type';
-    wanted_id constant text := event ->> 'id';
-    extensions constant jsonb := coalesce(nullif(event -> 'extensions', 'null'), '{}');
-    lane record;
-    name text;
-begin
-    code := 'TY422';
-    hint := 'Nothing was emitted; correct the event and emit it again.';
-    if jsonb_typeof(event) <> 'object' then
-        message := format('expected an event to be a JSON object, got: %s', jsonb_typeof(event));
-        return;
-    end if;
-    select key into name from jsonb_object_keys(event) key where key <> all (fields) limit 1;
-    if found then
-        message := format('expected an event to have fields of %s, got: %s', array_to_string(fields, ', '), quote_literal(left(name, 40)));
-        return;
-    end if;
-    if wanted_tenant is null then
-        message := 'expected an event to name its tenant';
-    elsif wanted_type is null or length(wanted_type) > 200 or wanted_type !~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' then
-        message := format(
-            'expected type to be words of letters, digits, - and _ joined by dots, like order.created, at most 200 characters, got: %s',
-            coalesce(quote_literal(left(wanted_type, 80)), 'null'));
-    elsif length(wanted_id) not between 1 and 256 or wanted_id ~ '[\x01-\x1f\x7f-\x9f\u2028\u2029]' or wanted_id !~ '\S' then
-        message := format('expected id to be 1 to 256 printable characters, got: %s', quote_literal(left(wanted_id, 80)));
-    elsif event ->> 'source' = '' then
-        message := 'expected source not to be empty';
-    elsif event ->> 'traceparent' !~ '^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' then
-        message := format('expected traceparent to be a W3C trace context, got: %s', quote_literal(left(event ->> 'traceparent', 80)));
-    elsif event ->> 'tracestate' !~ '^[\x20-\x7e]{1,512}$' then
-        message := 'expected tracestate to be 1 to 512 visible characters';
-    elsif not pg_input_is_valid(event ->> 'time', 'timestamptz') or event ->> 'time' ~ 'infinity' then
-        message := format('expected time to be a timestamp, got: %s', quote_literal(left(event ->> 'time', 80)));
-    elsif jsonb_typeof(extensions) <> 'object' then
-        message := format('expected extensions to be a JSON object, got: %s', jsonb_typeof(extensions));
-    end if;
-    if message is not null then
-        return;
-    end if;
-    select e.key into name from jsonb_each(extensions) e
-    where e.key !~ '^[a-z0-9]{1,20}$' or e.key = any (taken) or jsonb_typeof(e.value) not in ('string', 'number', 'boolean')
-    limit 1;
-    if found then
-        message := format(
-            'expected extensions to be texts, numbers or booleans under names of 1 to 20 lower-case letters and digits that CloudEvents does not use, got: %s',
-            quote_literal(left(name, 40)));
-        return;
-    end if;
-    select l.is_open into lane from tenantry.outbox_lanes l where l.tenant_id = wanted_tenant and l.channel = wanted_channel;
-    if found and lane.is_open then
-        return;
-    end if;
-    if found then
-        code := 'TY409';
-        message := format('channel %s of tenant %s is being deleted', quote_literal(wanted_channel), wanted_tenant);
-    elsif exists (select from tenantry.outbox_lanes l where l.tenant_id = wanted_tenant) then
-        code := 'TY404';
-        message := format('tenant %s has no channel %s', wanted_tenant, quote_literal(left(wanted_channel, 40)));
-        hint := format('Add it with `tenantry tenant set %s --channel NAME`, or emit to another channel.', wanted_tenant);
-    else
-        code := 'TY404';
-        message := format('there is no tenant %s', quote_literal(left(wanted_tenant, 60)));
-        hint := 'Create it with `tenantry tenant create`. An outbox in a database of its own learns of it from a running relay.';
-    end if;
-end $$;
+create function tenantry.outbox_is_valid(
+    type text, id text, source text, "time" text, traceparent text, tracestate text, extensions jsonb
+) returns boolean language sql stable as $$
+    select length(type) <= 200 and type ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$'
+        and length(id) between 1 and 256 and id ~ '\S' and id !~ '[\x01-\x1f\x7f-\xa0\xad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ue000-\uf8ff\ufeff]'
+        and source is distinct from ''
+        and ("time" is null or tenantry.outbox_is_time("time"))
+        and (traceparent is null or tenantry.outbox_is_trace(traceparent))
+        and (tracestate is null or length(tracestate) <= 512 and tracestate ~ '^[\x20-\x7e]+$')
+        and case jsonb_typeof(extensions)
+            when 'object' then tenantry.outbox_wrong_extension(extensions) is null
+            when 'null' then true
+            else extensions is null
+        end
+$$;
 
-create function tenantry.outbox_document(event jsonb, id text, tenant text, traceparent text, called_at timestamptz)
-returns text language sql stable as $$
-    select '{"specversion":"1.0","id":' || to_json(id) || ',"source":' || to_json(coalesce(event ->> 'source', '/' || current_database()))
-        || ',"type":"' || (event ->> 'type') || '"'
-        || coalesce(',"subject":' || to_json(event ->> 'subject'), '')
-        || ',"time":"' || to_char(coalesce((event ->> 'time')::timestamptz, called_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') || '"'
-        || coalesce(',"dataschema":' || to_json(event ->> 'dataschema'), '')
+create function tenantry.outbox_document(
+    tenant text, type text, data jsonb, id text, source text, subject text, "time" timestamptz, dataschema text,
+    traceparent text, tracestate text, extensions jsonb
+) returns text language sql stable as $$
+    select '{"specversion":"1.0","id":' || to_json(id) || ',"source":' || to_json(coalesce(source, '/' || current_database()))
+        || ',"type":"' || type || '"'
+        || coalesce(',"subject":' || to_json(subject), '')
+        || ',"time":"' || to_char("time" at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') || '"'
+        || coalesce(',"dataschema":' || to_json(dataschema), '')
         || ',"tenantid":"' || tenant || '","traceparent":"' || traceparent || '"'
-        || coalesce(',"tracestate":' || to_json(event ->> 'tracestate'), '')
-        || coalesce((select string_agg(',' || to_json(e.key) || ':' || e.value::text, '' order by e.key) from jsonb_each(nullif(event -> 'extensions', 'null')) e), '')
-        || case when event ? 'data' then ',"datacontenttype":"application/json","data":' || (event -> 'data')::text else '' end
+        || coalesce(',"tracestate":' || to_json(tracestate), '')
+        || coalesce(',' || nullif(btrim(nullif(extensions, 'null')::text, '{}'), ''), '')
+        || coalesce(',"datacontenttype":"application/json","data":' || data::text, '')
         || '}'
 $$;
+comment on function tenantry.outbox_document is 'A valid event in CloudEvents'' structured mode';
 
 create function tenantry.emit(
     tenant text,
@@ -496,13 +404,203 @@ create function tenantry.emit(
     traceparent text default null,
     tracestate text default null,
     extensions jsonb default null
-) returns text language sql as $$
-    select (tenantry.emit_many(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
-        'tenant', tenant, 'type', type, 'channel', channel, 'id', id, 'source', source, 'subject', subject, 'time', "time",
-        'dataschema', dataschema, 'traceparent', traceparent, 'tracestate', tracestate, 'extensions', extensions
-    )) || case when data is null then '{}' else jsonb_build_object('data', data) end)))[1]
-$$;
+) returns text language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    given_id constant text := coalesce(emit.id, gen_random_uuid()::text);
+    trace constant text := coalesce(emit.traceparent, tenantry.outbox_trace(emit.tenant, given_id));
+    lane tenantry.outbox_lanes;
+    document text;
+    size integer;
+begin
+    select * into lane from tenantry.outbox_lanes l
+    where l.tenant_id = emit.tenant and l.channel = coalesce(emit.channel, 'events');
+    if lane.is_open and tenantry.outbox_is_valid(
+        emit.type, given_id, emit.source, to_json(emit.time) #>> '{}', emit.traceparent, emit.tracestate, emit.extensions
+    ) then
+        document := tenantry.outbox_document(
+            emit.tenant, emit.type, emit.data, given_id, emit.source, emit.subject, coalesce(emit.time, clock_timestamp()),
+            emit.dataschema, trace, emit.tracestate, emit.extensions);
+        size := tenantry.outbox_size(document, given_id, emit.tenant, trace, emit.tracestate);
+        if size <= lane.payload then
+            insert into tenantry.outbox (lane, ticket, event_id, type, size, traceparent, tracestate, document)
+            values (lane.id, tenantry.outbox_ticket(lane.id), given_id, emit.type, size, trace, emit.tracestate, document);
+            return given_id;
+        end if;
+    end if;
+    perform tenantry.outbox_refuse(jsonb_build_array(jsonb_build_object(
+        'tenant', emit.tenant, 'type', emit.type, 'channel', emit.channel, 'id', emit.id, 'source', emit.source, 'subject', emit.subject,
+        'time', emit.time, 'dataschema', emit.dataschema, 'traceparent', emit.traceparent, 'tracestate', emit.tracestate,
+        'extensions', emit.extensions, 'data', emit.data
+    )));
+end $$;
 comment on function tenantry.emit is 'Emit an event in this transaction; returns its id';
+
+create function tenantry.outbox_fields() returns text[] language sql immutable as $$
+    select '{tenant,channel,type,data,id,source,subject,time,dataschema,traceparent,tracestate,extensions}'::text[]
+$$;
+
+create function tenantry.emit_many(events jsonb) returns text[]
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    called_at constant timestamptz := clock_timestamp();
+    ids text[];
+begin
+    if jsonb_typeof(events) is distinct from 'array' then
+        raise exception 'expected events to be a JSON array of objects, got: %', coalesce(jsonb_typeof(events), 'null')
+            using errcode = 'TY422';
+    end if;
+    with addressed as materialized (
+        select e.number, e.event, l.id as lane, l.tenant_id, l.payload, coalesce(e.event ->> 'id', gen_random_uuid()::text) as id
+        from jsonb_array_elements(events) with ordinality e (event, number)
+        join tenantry.outbox_lanes l
+            on l.tenant_id = e.event ->> 'tenant' and l.channel = coalesce(e.event ->> 'channel', 'events')
+        where l.is_open
+    ),
+    traced as materialized (
+        select a.*, a.event ->> 'type' as type, a.event ->> 'tracestate' as tracestate,
+            coalesce(a.event ->> 'traceparent', tenantry.outbox_trace(a.tenant_id, a.id)) as traceparent
+        from addressed a
+        where a.event - tenantry.outbox_fields() = '{}'
+        and tenantry.outbox_is_valid(
+            a.event ->> 'type', a.id, a.event ->> 'source', a.event ->> 'time', a.event ->> 'traceparent', a.event ->> 'tracestate',
+            a.event -> 'extensions')
+    ),
+    written as materialized (
+        select t.number, t.lane, t.tenant_id, t.payload, t.id, t.type, t.traceparent, t.tracestate, tenantry.outbox_document(
+                t.tenant_id, t.type, t.event -> 'data', t.id, t.event ->> 'source', t.event ->> 'subject',
+                coalesce((t.event ->> 'time')::timestamptz, called_at), t.event ->> 'dataschema', t.traceparent, t.tracestate,
+                t.event -> 'extensions') as document
+        from traced t
+    ),
+    appended as (
+        insert into tenantry.outbox (lane, ticket, event_id, type, size, traceparent, tracestate, document)
+        select w.lane, tenantry.outbox_ticket(w.lane), w.id, w.type,
+            tenantry.outbox_size(w.document, w.id, w.tenant_id, w.traceparent, w.tracestate), w.traceparent, w.tracestate, w.document
+        from written w
+        where tenantry.outbox_size(w.document, w.id, w.tenant_id, w.traceparent, w.tracestate) <= w.payload
+        order by w.number
+        returning id, event_id
+    )
+    select coalesce(array_agg(a.event_id order by a.id), '{}') into ids from appended a;
+    if cardinality(ids) < jsonb_array_length(events) then
+        perform tenantry.outbox_refuse(events);
+    end if;
+    return ids;
+end $$;
+comment on function tenantry.emit_many is
+    'Emit a JSON array of events with tenant, type, data and, if wanted, channel, id, source, subject, time, dataschema, traceparent, tracestate, extensions';
+
+create function tenantry.outbox_refuse(events jsonb) returns void language plpgsql as $$
+declare
+    many constant integer := jsonb_array_length(events);
+    problem record;
+begin
+    select into problem e.number, p.code, p.field, p.message, p.hint
+    from jsonb_array_elements(events) with ordinality e (event, number)
+    cross join lateral tenantry.outbox_problem(e.event) p
+    where p.message is not null
+    order by e.number limit 1;
+    if not found then
+        raise exception 'expected the channels of tenants to stay as they are while events are emitted, and one changed'
+            using errcode = 'TY409', hint = 'Nothing was emitted; emit again.';
+    end if;
+    raise exception '%', problem.message || case when many > 1 then format(' (event %s of %s)', problem.number, many) else '' end
+        using errcode = problem.code, hint = problem.hint, column = coalesce(problem.field, '');
+end $$;
+comment on function tenantry.outbox_refuse is 'Raise what is wrong with the first event that cannot be emitted';
+
+create function tenantry.outbox_problem(event jsonb, out code text, out field text, out message text, out hint text)
+language plpgsql stable as $$
+declare
+    wanted_tenant constant text := event ->> 'tenant';
+    wanted_channel constant text := coalesce(event ->> 'channel', 'events');
+    id constant text := coalesce(event ->> 'id', gen_random_uuid()::text);
+    extensions constant jsonb := coalesce(nullif(event -> 'extensions', 'null'), '{}');
+    lane tenantry.outbox_lanes;
+    name text;
+    size integer;
+begin
+    code := 'TY422';
+    hint := 'Nothing was emitted; correct the event and emit it again.';
+    if jsonb_typeof(event) <> 'object' then
+        message := format('expected an event to be a JSON object, got: %s', jsonb_typeof(event));
+        return;
+    end if;
+    select key into name from jsonb_object_keys(event) key where key <> all (tenantry.outbox_fields()) limit 1;
+    if found then
+        message := format(
+            'expected an event to have fields of %s, got: %s',
+            array_to_string(tenantry.outbox_fields(), ', '), quote_literal(left(name, 40)));
+        return;
+    end if;
+    if wanted_tenant is null then
+        field := 'tenant';
+        message := 'expected an event to name its tenant';
+    elsif not tenantry.outbox_is_valid(coalesce(event ->> 'type', ''), 'id', null, null, null, null, null) then
+        field := 'type';
+        message := format(
+            'expected type to be words of letters, digits, - and _ joined by dots, like order.created, at most 200 characters, got: %s',
+            coalesce(quote_literal(left(event ->> 'type', 80)), 'null'));
+    elsif not tenantry.outbox_is_valid('type', id, null, null, null, null, null) then
+        field := 'id';
+        message := format('expected id to be 1 to 256 printable characters, got: %s', quote_literal(left(id, 80)));
+    elsif event ->> 'source' = '' then
+        field := 'source';
+        message := 'expected source not to be empty';
+    elsif not tenantry.outbox_is_time(event ->> 'time') then
+        field := 'time';
+        message := format(
+            'expected time to be a timestamp with its offset, like 2026-01-31T08:00:00Z, got: %s', quote_literal(left(event ->> 'time', 80)));
+    elsif not tenantry.outbox_is_trace(event ->> 'traceparent') then
+        field := 'traceparent';
+        message := format('expected traceparent to be a W3C trace context, got: %s', quote_literal(left(event ->> 'traceparent', 80)));
+    elsif not tenantry.outbox_is_valid('type', 'id', null, null, null, event ->> 'tracestate', null) then
+        field := 'tracestate';
+        message := 'expected tracestate to be 1 to 512 characters of ASCII, without control characters';
+    elsif jsonb_typeof(extensions) <> 'object' then
+        field := 'extensions';
+        message := format('expected extensions to be a JSON object, got: %s', jsonb_typeof(extensions));
+    end if;
+    if message is not null then
+        return;
+    end if;
+    name := tenantry.outbox_wrong_extension(extensions);
+    if name is not null then
+        field := name;
+        message := format(
+            'expected extensions to be texts, whole numbers of 32 bits or booleans, under names of 1 to 20 lower-case letters and digits that CloudEvents does not use, got: %s',
+            quote_literal(left(name, 40)));
+        return;
+    end if;
+    select * into lane from tenantry.outbox_lanes l where l.tenant_id = wanted_tenant and l.channel = wanted_channel;
+    if found and not lane.is_open then
+        code := 'TY409';
+        message := format('channel %s of tenant %s is being deleted', quote_literal(wanted_channel), wanted_tenant);
+    elsif found then
+        size := tenantry.outbox_size(
+            tenantry.outbox_document(
+                wanted_tenant, event ->> 'type', event -> 'data', id, event ->> 'source', event ->> 'subject',
+                coalesce((event ->> 'time')::timestamptz, now()), event ->> 'dataschema',
+                coalesce(event ->> 'traceparent', tenantry.outbox_trace(wanted_tenant, id)), event ->> 'tracestate', extensions),
+            id, wanted_tenant, coalesce(event ->> 'traceparent', tenantry.outbox_trace(wanted_tenant, id)), event ->> 'tracestate');
+        if size > lane.payload then
+            code := 'TY413';
+            field := 'data';
+            message := format(
+                'expected an event of at most %s bytes with its headers for tenant %s, got: %s bytes', lane.payload, wanted_tenant, size);
+            hint := 'Emit a reference to the data instead of the data, or raise `payload` of the tenant''s plan.';
+        end if;
+    elsif exists (select from tenantry.outbox_lanes l where l.tenant_id = wanted_tenant) then
+        code := 'TY404';
+        message := format('tenant %s has no channel %s', wanted_tenant, quote_literal(left(wanted_channel, 40)));
+        hint := format('Add it with `tenantry tenant set %s --channel NAME`, or emit to another channel.', wanted_tenant);
+    else
+        code := 'TY404';
+        message := format('there is no tenant %s', quote_literal(left(wanted_tenant, 60)));
+        hint := 'Create it with `tenantry tenant create`. An outbox in a database of its own learns of it from a running relay.';
+    end if;
+end $$;
+comment on function tenantry.outbox_problem is 'What is wrong with an event; nulls but for a code and a hint if nothing is';
 
 create function tenantry.outbox_partition(starts timestamptz, ends timestamptz) returns void language plpgsql as $$
 declare
