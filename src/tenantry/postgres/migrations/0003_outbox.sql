@@ -170,6 +170,23 @@ returns integer language sql immutable as $$
 $$;
 comment on function tenantry.outbox_size is 'Bytes of a message: the event and its headers, as they are sent';
 
+create function tenantry.outbox_append(
+    lanes integer[], ids text[], types text[], documents text[], traceparents text[], tracestates text[]
+) returns void language sql security definer set search_path = pg_catalog, pg_temp as $$
+    with drawn as materialized (
+        select l.lane, tenantry.outbox_ticket(l.lane) as ticket from (select distinct lane from unnest(lanes) lane) l
+    )
+    insert into tenantry.outbox (lane, ticket, event_id, type, document, traceparent, tracestate, size)
+    select e.lane, d.ticket, e.id, e.type, e.document, e.traceparent, e.tracestate,
+        tenantry.outbox_size(e.document, e.id, l.tenant_id, e.traceparent, e.tracestate)
+    from unnest(lanes, ids, types, documents, traceparents, tracestates)
+        with ordinality e (lane, id, type, document, traceparent, tracestate, number)
+    join drawn d on d.lane = e.lane
+    join tenantry.outbox_lanes l on l.id = e.lane
+    order by e.number
+$$;
+comment on function tenantry.outbox_append is 'Append whole events that were checked elsewhere: the HTTP ingest does, while NATS is away';
+
 -- What follows up to `emit` is inlined into its callers, which is why each is one expression. Of the ways to say it, the
 -- ones taken are those that cost the valid event least; `outbox_problem` says at leisure what is wrong with another.
 
