@@ -335,6 +335,8 @@ create function tenantry.outbox_append(
     order by e.number
 $$;
 comment on function tenantry.outbox_append is 'Append whole events that were checked elsewhere: the HTTP ingest does, while NATS is away';
+-- It checks nothing, so it is not for everybody who may emit.
+revoke execute on function tenantry.outbox_append from public;
 
 -- What follows up to `emit` is inlined into its callers, which is why each is one expression. Of the ways to say it, the
 -- ones taken are those that cost the valid event least; `outbox_problem` says at leisure what is wrong with another.
@@ -711,3 +713,13 @@ end $$;
 create trigger plan_changed after update of limits on tenantry.plans
     for each row when (old.limits ->> 'payload' is distinct from new.limits ->> 'payload')
     execute function tenantry.plan_changed();
+
+create table tenantry.event_schemas (
+    tenant_id text not null references tenantry.tenants (id) on delete cascade,
+    type text not null,
+    schema jsonb not null,
+    revision bigint not null generated always as identity,
+    updated_at timestamptz not null default now(),
+    primary key (tenant_id, type)
+);
+comment on column tenantry.event_schemas.revision is 'Another one with every change, so that those who keep schemas in memory notice';

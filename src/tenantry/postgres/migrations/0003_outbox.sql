@@ -186,6 +186,8 @@ create function tenantry.outbox_append(
     order by e.number
 $$;
 comment on function tenantry.outbox_append is 'Append whole events that were checked elsewhere: the HTTP ingest does, while NATS is away';
+-- It checks nothing, so it is not for everybody who may emit.
+revoke execute on function tenantry.outbox_append from public;
 
 -- What follows up to `emit` is inlined into its callers, which is why each is one expression. Of the ways to say it, the
 -- ones taken are those that cost the valid event least; `outbox_problem` says at leisure what is wrong with another.
