@@ -3,6 +3,12 @@
 TenantryError                what happened, to whom, and what to do next
 ├── ConfigError              a setting is wrong; names it and every place it can come from
 ├── EventInvalid             an event is not a valid CloudEvent; names the field
+│   └── DataInvalid          its data does not fit the schema for its type; names the place
+├── NotTaken                 an event was not taken in over HTTP
+│   ├── EventTooLarge        more bytes than the tenant may send at once
+│   ├── TooMuch              more than the tenant may send now; says when to try again
+│   ├── StorageFull          the tenant's stream keeps what it has and takes nothing new
+│   └── NowhereToStore       neither the stream nor the outbox can be reached
 ├── SubjectInvalid           a subject does not follow the grammar
 ├── DatabaseError            PostgreSQL cannot be used
 │   ├── DatabaseUnreachable
@@ -51,6 +57,38 @@ class EventInvalid(TenantryError):
         super().__init__(f"event is not valid: {problem}")
         self.field = field
         """The attribute that is wrong, empty when the event as a whole is."""
+        self.index: int | None = None
+        """Its place in a batch, from 0."""
+
+
+class DataInvalid(EventInvalid):
+    pass
+
+
+class NotTaken(TenantryError):
+    retry_seconds = 1
+    """When it may be worth another try."""
+
+
+class EventTooLarge(NotTaken):
+    def __init__(self, problem: str, index: int | None = None) -> None:
+        super().__init__(problem)
+        self.index = index
+        """Its place in a batch, from 0."""
+
+
+class TooMuch(NotTaken):
+    def __init__(self, problem: str, retry_seconds: int = 1) -> None:
+        super().__init__(problem)
+        self.retry_seconds = retry_seconds
+
+
+class StorageFull(NotTaken):
+    retry_seconds = 30
+
+
+class NowhereToStore(NotTaken):
+    retry_seconds = 5
 
 
 class SubjectInvalid(TenantryError):

@@ -214,4 +214,4 @@ def _routes(document: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _filled(path: str, tenant: str, cid: str = "00000000-0000-0000-0000-000000000000") -> str:
-    return path.format(id=tenant, cid=cid, name="events", key="000000000000")
+    return path.format(id=tenant, cid=cid, name="events", key="000000000000", type="order.created")

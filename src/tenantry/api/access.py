@@ -35,7 +35,10 @@ class Doorkeeper:
         self._tokens = tokens
 
     async def admit(self, request: Request) -> Principal:
-        scheme, _, text = request.headers.get("authorization", "").partition(" ")
+        return await self.identify(request.headers.get("authorization", ""))
+
+    async def identify(self, authorization: str) -> Principal:
+        scheme, _, text = authorization.partition(" ")
         if scheme.lower() != "bearer" or not text.strip():
             raise NotAuthenticated("expected the header `Authorization: Bearer` with an API key or a token")
         if text.strip().startswith(PREFIX):

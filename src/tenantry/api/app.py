@@ -10,34 +10,64 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from tenantry.api import audit, channels, credentials, drift, health, hooks, keys, moves, plans, tenants
+from tenantry.api import audit, channels, credentials, drift, health, hooks, keys, moves, plans, schemas, tenants
 from tenantry.api.access import Doorkeeper
+from tenantry.api.callers import Callers
 from tenantry.api.deliveries import Deliveries
 from tenantry.api.edge import Edge
 from tenantry.api.health import Checks
 from tenantry.api.hooks import AccountEvent, ProvisioningHook
+from tenantry.api.ingest import Front, IngestDoor
+from tenantry.api.ingest_description import describe_ingest
 from tenantry.api.moves import BackgroundMoves
 from tenantry.api.problems import Problem, install_problems
 from tenantry.api.tokens import Tokens
 from tenantry.config import Settings
+from tenantry.ingest.intake import Intake, open_intake
+from tenantry.ingest.publishers import Publishers
+from tenantry.postgres.pool import Pool
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.api_keys import ApiKeys
+from tenantry.tenants.roster import Roster
 
 DESCRIPTION = """\
-Tenants of a Tenantry platform, their channels, credentials and plans.
+Tenants of a Tenantry platform, their channels, credentials and plans, and their events.
 
 Every error is a problem document (RFC 9457). What belongs to a tenant that the caller may not see is answered as if it
 did not exist. 202 says that a change is recorded and completed by itself.
 """
 
 
-def build_app(administration: Administration, *, keys: ApiKeys, tokens: Tokens | None, settings: Settings) -> FastAPI:
+def build_app(
+    administration: Administration,
+    *,
+    keys: ApiKeys,
+    tokens: Tokens | None,
+    settings: Settings,
+    roster: Roster | None = None,
+    outbox: Pool | None = None,
+) -> Front:
+    """`roster`: one that somebody keeps up to date, else there is one here. `outbox`: the database that has the outbox,
+    if it is not the platform's."""
     background = BackgroundMoves(administration)
+    doorkeeper = Doorkeeper(keys, tokens)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await background.close()
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_intake(
+            roster or Roster(administration.registry, administration.lanes),
+            administration.pool,
+            outbox or administration.pool,
+            administration.audit,
+            publishers=Publishers(administration.lanes.platform),
+            keep_roster=roster is None,
+        ) as app.state.intake:
+            yield
+            await background.close()
+
+    def intake() -> Intake:
+        opened: Intake = app.state.intake
+        return opened
 
     app = FastAPI(
         title="Tenantry",
@@ -52,7 +82,7 @@ def build_app(administration: Administration, *, keys: ApiKeys, tokens: Tokens |
     )
     app.state.administration = administration
     app.state.keys = keys
-    app.state.doorkeeper = Doorkeeper(keys, tokens)
+    app.state.doorkeeper = doorkeeper
     app.state.moves = background
     app.state.checks = Checks(administration)
     app.state.hook = ProvisioningHook.from_settings(settings, Deliveries(str(administration.pool.conninfo)))
@@ -61,7 +91,7 @@ def build_app(administration: Administration, *, keys: ApiKeys, tokens: Tokens |
     install_problems(app)
     app.add_middleware(Edge)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
-    return app
+    return Front(app, IngestDoor(intake, Callers(doorkeeper)))
 
 
 _ROUTERS = (
@@ -69,6 +99,7 @@ _ROUTERS = (
     channels.router,
     moves.router,
     credentials.router,
+    schemas.router,
     plans.router,
     keys.router,
     audit.router,
@@ -87,5 +118,6 @@ def _describe(app: FastAPI) -> dict[str, Any]:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {})
             schemas[model.__name__] = schema
+        describe_ingest(document)
         app.openapi_schema = document
     return app.openapi_schema

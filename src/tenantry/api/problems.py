@@ -53,6 +53,7 @@ class Problem(BaseModel):
     detail: str = Field(description="what happened, and what to do next")
     instance: str = Field(description="the path that was asked for")
     field: str | None = Field(None, description="the value that is wrong, if it is a single one")
+    index: int | None = Field(None, description="the event of a batch that is wrong, from 0")
     errors: list[FieldProblem] | None = Field(None, description="all values that are wrong")
 
 
@@ -65,6 +66,12 @@ _STATUSES: Final[dict[type[Exception], tuple[int, str, str]]] = {
     errors.AuditBroken: (409, "audit-broken", "The audit log is not what was written"),
     errors.NotAuthenticated: (401, "not-authenticated", "No valid API key or token"),
     errors.NotAllowed: (403, "not-allowed", "A scope is missing"),
+    errors.EventInvalid: (422, "invalid-event", "The event is not valid"),
+    errors.DataInvalid: (422, "invalid-data", "The event does not fit the schema for its type"),
+    errors.EventTooLarge: (413, "event-too-large", "The event is too large"),
+    errors.TooMuch: (429, "too-much", "More than may be sent now"),
+    errors.StorageFull: (429, "storage-full", "The channel is full"),
+    errors.NowhereToStore: (503, "unavailable", "It cannot be done at the moment"),
     errors.KeysUnreachable: (503, "unavailable", "It cannot be done at the moment"),
     errors.BrokerError: (503, "unavailable", "It cannot be done at the moment"),
     errors.DatabaseError: (503, "unavailable", "It cannot be done at the moment"),
@@ -88,8 +95,12 @@ _MEANINGS: Final = {
     403: "A scope is missing.",
     404: "There is no such thing, or it is not yours to see.",
     409: "It cannot be done in the present state.",
+    405: "Only POST is possible here.",
+    408: "The body did not come in time.",
     413: "The body is larger than 1 MiB.",
+    415: "The body is of a type that is not known here.",
     422: "Something in the request is not valid.",
+    429: "More than the tenant may send now; try again later.",
     500: "A fault in Tenantry.",
     503: "NATS, PostgreSQL or the JWKS cannot be reached; try again.",
 }
@@ -104,7 +115,8 @@ def describe_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
     if 401 in described:
         described[401]["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
-    described[503]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
+    for status in described.keys() & {429, 503}:
+        described[status]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
     return described
 
 
@@ -130,7 +142,7 @@ def problem_response(
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = CHALLENGE
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers["Retry-After"] = str(RETRY_SECONDS)
+        headers.setdefault("Retry-After", str(RETRY_SECONDS))
     # ASCII, so that a detail which quotes half a character can still be sent.
     return Response(json.dumps(document | more).encode("ascii"), status, headers, MEDIA_TYPE)
 
@@ -143,15 +155,36 @@ def install_problems(app: FastAPI) -> None:
 
 
 async def _known(request: Request, problem: Exception) -> Response:
-    kind = next(kind for kind in type(problem).__mro__ if kind in _STATUSES)
+    response = known_response(request, problem)
+    assert response is not None
+    return response
+
+
+def known_response(request: Request, problem: Exception) -> Response | None:
+    """The answer to a problem that was foreseen; None for any other."""
+    kind = next((kind for kind in type(problem).__mro__ if kind in _STATUSES), None)
+    if kind is None:
+        return None
     status, name, title = _STATUSES[kind]
-    more: dict[str, Any] = {"field": problem.field} if isinstance(problem, errors.TenantInvalid) else {}
+    more, headers = _particulars(problem)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         REFUSED.emit(method=request.method, path=route_path(request), status=status, reason=str(problem))
     elif status == HTTPStatus.SERVICE_UNAVAILABLE:
         FAILED.emit(method=request.method, path=route_path(request), status=status, error=problem)
     detail = _DETAILS.get(kind) or str(problem)
-    return problem_response(request, status, detail, type=TYPE_PREFIX + name, title=title, **more)
+    return problem_response(request, status, detail, type=TYPE_PREFIX + name, title=title, headers=headers, **more)
+
+
+def _particulars(problem: Exception) -> tuple[dict[str, Any], dict[str, str]]:
+    """What a problem says beyond its words: for the document, and as headers."""
+    more: dict[str, Any] = {}
+    if isinstance(problem, errors.TenantInvalid | errors.EventInvalid) and problem.field:
+        more["field"] = problem.field
+    if isinstance(problem, errors.EventInvalid | errors.EventTooLarge) and problem.index is not None:
+        more["index"] = problem.index
+    if isinstance(problem, errors.NotTaken) and not isinstance(problem, errors.EventTooLarge):
+        return more, {"Retry-After": str(problem.retry_seconds)}
+    return more, {}
 
 
 async def _invalid(request: Request, problem: Exception) -> Response:

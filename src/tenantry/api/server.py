@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from tenantry.errors import PortTaken
 from tenantry.telemetry import signal
@@ -27,7 +27,7 @@ class ApiServer:
 
     name = "api"
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         self.host = host
         self.port = port
         self._server = _Server(

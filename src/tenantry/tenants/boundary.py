@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from tenantry.errors import SubjectInvalid
-from tenantry.event import Event, Subject
+from tenantry.event import Event, Extension, Subject
 from tenantry.telemetry import signal
 from tenantry.tenants.lanes import Lane
 
@@ -20,7 +21,8 @@ OVERRIDDEN = signal(
 )
 
 TENANT_EXTENSION: Final = "tenantid"
-_CLAIMS: Final = (TENANT_EXTENSION, "tenant")
+CLAIMS: Final = (TENANT_EXTENSION, "tenant")
+"""Extensions by which an event may say whose it is."""
 
 
 def claim_for(lane: Lane, event: Event, subject: str) -> Event:
@@ -28,9 +30,14 @@ def claim_for(lane: Lane, event: Event, subject: str) -> Event:
     stored = Subject.parse(subject)
     if (stored.tenant, stored.channel) != (lane.tenant, lane.channel):
         raise SubjectInvalid(f"expected a subject of {lane.prefix}, got: {subject[:120]!r}")
-    for name in _CLAIMS:
-        claimed = event.extensions.get(name, lane.tenant)
-        if claimed != lane.tenant:
-            OVERRIDDEN.emit(tenant=lane.tenant, claimed=str(claimed)[:64])
-    extensions = {name: value for name, value in event.extensions.items() if name not in _CLAIMS}
+    override_claims(lane.tenant, event.extensions)
+    extensions = {name: value for name, value in event.extensions.items() if name not in CLAIMS}
     return msgspec.structs.replace(event, extensions=extensions | {TENANT_EXTENSION: lane.tenant})
+
+
+def override_claims(tenant: str, extensions: Mapping[str, Extension]) -> None:
+    """Tell if an event says that it is another tenant's."""
+    for name in CLAIMS:
+        claimed = extensions.get(name, tenant)
+        if claimed != tenant:
+            OVERRIDDEN.emit(tenant=tenant, claimed=str(claimed)[:64])

@@ -15,13 +15,18 @@ SCOPES: Final = {
     "tenants:write": "create, change, suspend, resume, move and delete tenants",
     "credentials:read": "see which NATS credentials a tenant has",
     "credentials:write": "issue, rotate and revoke NATS credentials",
+    "events:write": "send events",
+    "schemas:read": "see the schemas of a tenant's events",
+    "schemas:write": "set and delete the schemas of a tenant's events",
     "plans:read": "see plans",
     "plans:write": "create, change and delete plans",
     "keys:write": "see, create and revoke API keys, with no more scopes than one has",
     "audit:read": "read and verify the audit log",
     EVERYTHING: "all of these",
 }
-TENANT_SCOPES: Final = frozenset({"tenants:read", "credentials:read", "credentials:write"})
+TENANT_SCOPES: Final = frozenset(
+    {"tenants:read", "credentials:read", "credentials:write", "events:write", "schemas:read", "schemas:write"}
+)
 """What somebody who is bound to a tenant can do at all, and then to that tenant only."""
 
 

@@ -1,0 +1,240 @@
+"""Publishes to one broker. What comes in the same instant goes out in one write; each request has answers of its own.
+
+A stream that does not answer holds up nobody but those who wait for it, and these not beyond their deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import nats_bulk
+from nats_bulk import BulkError, PublishError, parse_addresses
+from nats_bulk.publish import encode, error_in
+from nats_bulk.wire import CRLF, Acknowledgements, Delivery, Refusal
+from tenantry.errors import EventTooLarge
+from tenantry.ingest.link import Link
+from tenantry.nats.connections import Broker
+from tenantry.service import end
+from tenantry.telemetry import signal
+
+LINKED = signal("ingest.linked", "Ingest is connected to NATS.", "connection")
+UNLINKED = signal(
+    "ingest.unlinked", "Ingest has no connection to NATS; it tries again.", "connection", "reason", level="warning"
+)
+
+ANSWER_SECONDS: Final = 5.0
+WATCH_SECONDS: Final = 0.25
+# Silence is not death: a server that is silent for so long is asked, and lost if it does not answer that either.
+SILENT_SECONDS: Final = 1.0
+LOST_SECONDS: Final = 2.0
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
+
+
+class Outcome:
+    """What became of the messages of one request."""
+
+    __slots__ = ("deadline", "duplicates", "errors", "first_reply", "left", "messages", "settled")
+
+    def __init__(self, messages: Sequence[nats_bulk.Message], first_reply: int, deadline: float) -> None:
+        self.messages = messages
+        self.first_reply = first_reply
+        self.deadline = deadline
+        self.left = len(messages)
+        self.duplicates = 0
+        self.errors: dict[int, PublishError] = {}
+        """Why, for each position that was not stored, or may not have been."""
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle_one(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.messages = ()
+            if not self.settled.done():
+                self.settled.set_result(None)
+
+
+class Publisher:
+    """A connection to a broker that is kept, and what waits for answers there."""
+
+    def __init__(self, broker: Broker, name: str, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+        self.used_at = 0.0
+        self.generation = 0
+        """How often it has been connected."""
+        self._broker = broker
+        self._name = name
+        self._answer_seconds = answer_seconds
+        self._servers = parse_addresses(broker.url)
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._ended = asyncio.Event()
+        self._tried: asyncio.Future[None] = self._loop.create_future()
+        self._next_reply = 0
+        self._waiting: dict[int, tuple[Outcome, int]] = {}
+        self._due: deque[Outcome] = deque()
+        self._unsent: list[bytes] = []
+        self._watching: asyncio.TimerHandle | None = None
+        self._asked_at: float | None = None
+        self._keeping = asyncio.create_task(self._keep_linked(), name=f"{name} link")
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting
+
+    async def is_linked(self) -> bool:
+        """Whether there is a connection; while the first is being made, it is waited for."""
+        if self._link is None and not self._tried.done():
+            await asyncio.shield(self._tried)
+        return self._link is not None
+
+    async def close(self) -> None:
+        await end([self._keeping])
+        if self._watching:
+            self._watching.cancel()
+        if self._link is not None:
+            self._link.abort("the connection was closed")
+            self._link = None
+
+    async def publish(self, messages: Sequence[nats_bulk.Message]) -> Outcome:
+        """Returns when each message is acknowledged, refused, or overdue. If it raises, nothing was sent."""
+        now = self.used_at = self._loop.time()
+        first, self._next_reply = self._next_reply, self._next_reply + len(messages)
+        outcome = Outcome(messages, first, now + self._answer_seconds)
+        if self._link is None:
+            self._fail_all(outcome, PublishError(503, 0, "there is no connection to NATS"))
+            return outcome
+        self._send(self._link, outcome)
+        await outcome.settled
+        return outcome
+
+    def _send(self, link: Link, outcome: Outcome) -> None:
+        first = outcome.first_reply
+        frames: list[bytes] = []
+        for position, message in enumerate(outcome.messages):
+            frame, size = encode(message, link.inbox, first + position)
+            if size > link.max_payload:
+                most = f"{link.max_payload:,} bytes with its headers"
+                raise EventTooLarge(f"expected an event of at most {most}, got: {size:,}", position)
+            frames += frame, message.payload, CRLF
+        self._waiting.update((first + position, (outcome, position)) for position in range(outcome.left))
+        self._due.append(outcome)
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent += frames
+        if self._watching is None:
+            # Before that, nobody waited for anything.
+            link.heard_at = max(link.heard_at, self._loop.time())
+            self._watching = self._loop.call_later(WATCH_SECONDS, self._watch)
+
+    def _flush(self) -> None:
+        data, self._unsent = b"".join(self._unsent), []
+        if self._link is not None and data:
+            self._link.write(data)
+
+    # -- what comes back --------------------------------------------------------------------------------------------
+
+    def acknowledged(self, run: Acknowledgements) -> None:
+        take = self._waiting.pop
+        for reply, duplicate in zip(run.replies, run.duplicates, strict=True):
+            found = take(reply, None)
+            # One that nobody waits for is late: it was given up before.
+            if found is not None:
+                outcome, _ = found
+                outcome.duplicates += duplicate
+                outcome.settle_one()
+
+    def answered(self, answer: Delivery) -> None:
+        assert self._link is not None
+        number = answer.subject[len(self._link.inbox) :]
+        if number.isdigit() and (found := self._waiting.get(int(number))):
+            outcome, position = found
+            self._fail(outcome, position, error_in(answer, outcome.messages[position].subject))
+
+    def refused(self, refusal: Refusal) -> None:
+        # It names the subject only, and holds for every message to it.
+        for outcome, position in list(self._waiting.values()):
+            if refusal.is_about(outcome.messages[position].subject):
+                self._fail(outcome, position, PublishError(403, 0, refusal.reason))
+
+    def lost(self, reason: str) -> None:
+        self._link = None
+        self._unsent.clear()
+        for outcome, position in list(self._waiting.values()):
+            self._fail(outcome, position, PublishError(503, 0, reason, certain=False))
+        if not self._keeping.done():
+            UNLINKED.emit(connection=self._name, reason=reason)
+        self._ended.set()
+
+    def _fail(self, outcome: Outcome, position: int, error: PublishError) -> None:
+        self._waiting.pop(outcome.first_reply + position, None)
+        outcome.errors[position] = error
+        outcome.settle_one()
+
+    def _fail_all(self, outcome: Outcome, error: PublishError) -> None:
+        for position in range(outcome.left):
+            self._fail(outcome, position, error)
+
+    # -- what does not come back ------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        now = self._loop.time()
+        while self._due and (not self._due[0].left or self._due[0].deadline <= now):
+            self._give_up(self._due.popleft())
+        if self._link is not None and self._waiting:
+            self._require_life(self._link, now)
+        else:
+            self._asked_at = None
+        self._watching = self._loop.call_later(WATCH_SECONDS, self._watch) if self._due else None
+
+    def _give_up(self, outcome: Outcome) -> None:
+        late = PublishError(504, 0, f"no acknowledgement within {self._answer_seconds} s", certain=False)
+        for reply in range(outcome.first_reply, outcome.first_reply + len(outcome.messages)):
+            if reply in self._waiting:
+                self._fail(outcome, reply - outcome.first_reply, late)
+
+    def _require_life(self, link: Link, now: float) -> None:
+        if now - link.heard_at < SILENT_SECONDS:
+            self._asked_at = None
+        elif self._asked_at is None:
+            self._asked_at = now
+            link.ask_for_life()
+        elif now - self._asked_at > LOST_SECONDS:
+            self._asked_at = None
+            link.abort(f"the server does not answer for {SILENT_SECONDS + LOST_SECONDS} s")
+
+    # -- the connection ---------------------------------------------------------------------------------------------
+
+    async def _keep_linked(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                link = await Link.open(self._broker, self._servers[0], self._name, self)
+            except (BulkError, OSError) as problem:
+                if pause == FIRST_PAUSE:
+                    UNLINKED.emit(connection=self._name, reason=str(problem))
+                self._servers.append(self._servers.pop(0))
+                self._has_tried()
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            self._ended.clear()
+            self._link, pause = link, FIRST_PAUSE
+            self.generation += 1
+            self._learn_peers(link)
+            self._has_tried()
+            LINKED.emit(connection=self._name)
+            await self._ended.wait()
+
+    def _has_tried(self) -> None:
+        if not self._tried.done():
+            self._tried.set_result(None)
+
+    def _learn_peers(self, link: Link) -> None:
+        known = {(each.host, each.port) for each in self._servers}
+        for peer in (self._servers[0].peer(place) for place in link.peers):
+            if (peer.host, peer.port) not in known:
+                self._servers.append(peer)

@@ -1,0 +1,1 @@
+delete from tenantry.event_schemas where tenant_id = %(tenant)s and type = %(type)s

@@ -1,0 +1,1 @@
+select tenant_id, type, revision from tenantry.event_schemas
