@@ -92,6 +92,10 @@ class Connection:
         self._closed = True
         self._drop()
 
+    def fileno(self) -> int:
+        """For those who wait for several connections at once."""
+        return self._open_socket().fileno()
+
     # -- messages ---------------------------------------------------------------------------------------------------
 
     def new_replies(self, count: int) -> int:

@@ -229,24 +229,11 @@ class _Publishing:
         if position not in self._unanswered:
             return self._require_asked(int(number))
         message = self._unanswered[position]
-        error = self._error_in(answer, message.subject)
+        error = error_in(answer, message.subject)
         if error.code == 503 and message.id is not None:
             # Either there is no stream, or the server is about to go, and ends its streams before its connections.
             self._nobody_took[position] = message
         self._fail(position, error)
-
-    @staticmethod
-    def _error_in(answer: Delivery, subject: str) -> PublishError:
-        if answer.header.startswith(b"NATS/1.0 503"):
-            return PublishError(503, 0, f"no stream takes the subject {subject} now")
-        try:
-            error = json.loads(answer.payload)["error"]
-            code, err_code = int(error["code"]), int(error.get("err_code", 0))
-            return PublishError(code, err_code, error["description"], certain=err_code != _DUPLICATE_IN_PROCESS)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            # Somebody who listens to the subject answered before the stream did.
-            reason = f"expected an acknowledgement, got: {answer.payload[:80]!r}; does somebody else answer {subject}?"
-            return PublishError(502, 0, reason, certain=False)
 
     def _recover(self, lost: BulkError) -> None:
         """Connect again and repeat what is unanswered, as long as that leads anywhere."""
@@ -299,6 +286,20 @@ class _Publishing:
             error = error._replace(certain=False)
         self._result.errors[position] = error
         self._unanswered_bytes -= len(self._unanswered.pop(position).payload)
+
+
+def error_in(answer: Delivery, subject: str) -> PublishError:
+    """Why a message to `subject` was answered with this and not with an acknowledgement."""
+    if answer.header.startswith(b"NATS/1.0 503"):
+        return PublishError(503, 0, f"no stream takes the subject {subject} now")
+    try:
+        error = json.loads(answer.payload)["error"]
+        code, err_code = int(error["code"]), int(error.get("err_code", 0))
+        return PublishError(code, err_code, error["description"], certain=err_code != _DUPLICATE_IN_PROCESS)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # Somebody who listens to the subject answered before the stream did.
+        reason = f"expected an acknowledgement, got: {answer.payload[:80]!r}; does somebody else answer {subject}?"
+        return PublishError(502, 0, reason, certain=False)
 
 
 def _portions(messages: list[Message]) -> Iterator[list[Message]]:

@@ -93,6 +93,18 @@ class Settings(BaseSettings):
     )
     database_pool: int = Field(10, ge=1, le=1000, description="connections to PostgreSQL, at most")
     postgres_port: Port | None = Field(None, description="port of the embedded PostgreSQL; 0: choose a new one")
+    outbox_url: SecretStr | None = Field(
+        None, description="PostgreSQL that has the outbox, if that is an application's own; none: the platform's"
+    )
+    outbox_keep: int = Field(
+        86_400, ge=600, description="seconds that published events stay in the outbox, well past the broker's fsync"
+    )
+    outbox_attempts: int = Field(
+        8, ge=1, le=100, description="attempts after which an event that no stream takes goes to the dead letters"
+    )
+    outbox_stall_seconds: int = Field(
+        30, ge=1, description="age from which a transaction that holds back events is reported"
+    )
     secret: SecretStr | None = Field(
         None, description="master secret that tenants' keys are derived from; none: kept in the data directory"
     )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Fields = dict[str, Any]
-Level = Literal["debug", "info", "warning"]
+Level = Literal["debug", "info", "warning", "error"]
 Subscriber = Callable[["Signal", Fields], None]
 
 _logger = logging.getLogger(__name__)

@@ -27,6 +27,7 @@ BENCHMARKS: Final = {
         "tenantry.bench.provision",
         "tenants provisioned a second at each tier, and how soon they publish",
     ),
+    "relay": ("tenantry.bench.relay", "the outbox relay against rows with flags, and against the database alone"),
     "wire": ("tenantry.bench.wire", "nats_bulk against the official client: publish with acks, and reading a stream"),
 }
 

@@ -41,6 +41,10 @@ class Options:
     database_url: Annotated[str | None, _about("database_url")] = None
     database_pool: Annotated[int | None, _about("database_pool")] = None
     postgres_port: Annotated[int | None, _about("postgres_port")] = None
+    outbox_url: Annotated[str | None, _about("outbox_url")] = None
+    outbox_keep: Annotated[int | None, _about("outbox_keep")] = None
+    outbox_attempts: Annotated[int | None, _about("outbox_attempts")] = None
+    outbox_stall_seconds: Annotated[int | None, _about("outbox_stall_seconds")] = None
     secret: Annotated[str | None, _about("secret")] = None
     asset_budget: Annotated[int | None, _about("asset_budget")] = None
     pool_lanes: Annotated[int | None, _about("pool_lanes")] = None

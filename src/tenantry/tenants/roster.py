@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 from psycopg_pool import PoolTimeout
 
+from tenantry.nats.connections import Broker
 from tenantry.telemetry import signal
 from tenantry.tenants.lanes import Lane, Lanes
 from tenantry.tenants.registry import Registry
@@ -20,6 +21,11 @@ from tenantry.tenants.tenant import Tenant
 STALE = signal("tenants.roster_stale", "The registry of tenants could not be read.", "error", level="warning")
 
 REFRESH_SECONDS: Final = 0.5
+
+
+class Account(NamedTuple):
+    broker: Broker
+    account: str
 
 
 class Roster:
@@ -39,6 +45,11 @@ class Roster:
 
     def __iter__(self) -> Iterator[Tenant]:
         return iter(list(self._tenants.values()))
+
+    @property
+    def platform(self) -> Account:
+        """Where lanes are that have no account to themselves."""
+        return Account(self._lanes.platform, self._lanes.platform_account)
 
     def find(self, tenant: str) -> Tenant | None:
         return self._tenants.get(tenant)

@@ -1,0 +1,1 @@
+select pg_advisory_lock_shared(7374, 0)

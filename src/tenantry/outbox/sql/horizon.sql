@@ -1,0 +1,1 @@
+select lane, ticket, pid from tenantry.outbox_horizon()

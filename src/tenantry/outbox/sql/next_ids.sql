@@ -1,0 +1,6 @@
+select o.ticket, o.id, o.event_id
+from tenantry.outbox o
+where o.lane = %(lane)s and (o.ticket, o.id) > (%(ticket)s, %(id)s) and o.ticket <= %(horizon)s
+and o.created_at >= %(starts_at)s
+order by o.ticket, o.id
+limit %(limit)s

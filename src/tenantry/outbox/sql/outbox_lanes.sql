@@ -1,0 +1,1 @@
+select tenant_id, channel, is_open, payload from tenantry.outbox_lanes

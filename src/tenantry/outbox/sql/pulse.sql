@@ -1,0 +1,1 @@
+select last_value as ticket from tenantry.outbox_tickets

@@ -1,0 +1,50 @@
+-- The next events of lanes, as NATS takes them: PostgreSQL writes the frames, so that nobody else has to touch an event.
+select l.lane, f.events, f.cost, f.last_ticket, f.last_id, f.is_cut_short, f.frames
+from unnest(
+    %(lanes)s::integer[], %(tickets)s::bigint[], %(ids)s::bigint[], %(horizons)s::bigint[], %(quotas)s::integer[],
+    %(sizes)s::integer[], %(prefixes)s::text[], %(id_prefixes)s::text[], %(inboxes)s::text[], %(replies)s::bigint[],
+    %(chained)s::boolean[], %(starts)s::timestamptz[]
+) as l (lane, ticket, id, horizon, quota, size, prefix, id_prefix, inbox, reply, chained, starts_at)
+cross join lateral (
+    select
+        (count(*) filter (where r.fits))::integer as events,
+        (sum(r.cost) filter (where r.fits))::integer as cost,
+        max(r.ticket) filter (where r.fits) as last_ticket,
+        (array_agg(r.id order by r.ticket, r.id))[count(*) filter (where r.fits)] as last_id,
+        coalesce(bool_or(not r.fits), false) as is_cut_short,
+        convert_to(
+            string_agg(
+                'HPUB ' || l.prefix || '.' || r.type || ' ' || l.inbox || (l.reply + r.number - 1)
+                || ' ' || (r.size - octet_length(r.document) + octet_length(r.chain))
+                || ' ' || (r.size + octet_length(r.chain))
+                || e'\r\nNATS/1.0\r\nNats-Msg-Id: ' || l.id_prefix || r.event_id || e'\r\ntraceparent: ' || r.traceparent
+                || case when r.tracestate is null then e'\r\n' else e'\r\ntracestate: ' || r.tracestate || e'\r\n' end
+                || r.chain || e'\r\n' || r.document || e'\r\n',
+                '' order by r.ticket, r.id
+            ) filter (where r.fits),
+            'UTF8'
+        ) as frames
+    from (
+        select
+            o.*,
+            1 + o.size / 4096 as cost,
+            row_number() over lane as number,
+            sum(1 + o.size / 4096) over lane - 1 - o.size / 4096 as cost_before,
+            not bool_or(o.size > l.size) over lane as fits,
+            case
+                when l.chained
+                then coalesce('Nats-Expected-Last-Msg-Id: ' || l.id_prefix || lag(o.event_id) over lane || e'\r\n', '')
+                else ''
+            end as chain
+        from (
+            select o.ticket, o.id, o.event_id, o.type, o.size, o.traceparent, o.tracestate, o.document
+            from tenantry.outbox o
+            where o.lane = l.lane and (o.ticket, o.id) > (l.ticket, l.id) and o.ticket <= l.horizon
+            and o.created_at >= l.starts_at and o.created_at < now() + interval '1 hour'
+            order by o.ticket, o.id
+            limit l.quota
+        ) o
+        window lane as (order by o.ticket, o.id rows unbounded preceding)
+    ) r
+    where r.cost_before < l.quota
+) f

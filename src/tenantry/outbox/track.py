@@ -1,0 +1,121 @@
+"""A lane while a relay carries it: what was sent, what was answered, what is written down."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final
+
+from nats_bulk import PublishError
+from tenantry.outbox.carrier import Flight
+from tenantry.outbox.log import Cursor, Move, Position
+from tenantry.tenants.lanes import Lane
+
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 30.0
+FLIGHTS: Final = 2
+"""So many batches of a lane are on their way at once: while one is answered, the next is written."""
+
+
+@dataclass(slots=True)
+class Track:
+    cursor: Cursor
+    lane: Lane
+    is_chained: bool
+    """Whether each event names the one before it, and the stream takes none that follows something else."""
+    horizon: int
+    sent: Position
+    answered: Position
+    saved: Position
+    sequence: int
+    attempts: int
+    is_inspected: bool
+    """Whether it is certain that the stream has nothing beyond `answered` but what is on its way."""
+    flights: deque[tuple[Flight, Position]] = field(default_factory=deque)
+    is_drained: bool = False
+    inspection: Future[tuple[set[str], int]] | None = None
+    stored: set[str] = field(default_factory=set)
+    """Message ids that the stream has, beyond `answered`."""
+    trouble: PublishError | None = None
+    retry_at: float = 0.0
+    failures: int = 0
+    """In a row, of those that are nobody's fault; they are not attempts."""
+
+    @classmethod
+    def of(cls, cursor: Cursor, lane: Lane, horizon: int, is_chained: bool) -> Track:
+        place = Position(cursor.ticket, cursor.id)
+        is_same = cursor.stream == stream_of(lane)
+        return cls(
+            cursor,
+            lane,
+            is_chained,
+            horizon,
+            sent=place,
+            answered=place,
+            saved=place,
+            sequence=cursor.sequence if is_same else 0,
+            attempts=cursor.attempts,
+            is_inspected=cursor.is_known and (is_same or not cursor.stream),
+        )
+
+    @property
+    def number(self) -> int:
+        return self.cursor.lane
+
+    @property
+    def tenant(self) -> str:
+        return self.cursor.tenant_id
+
+    def can_send(self, now: float) -> bool:
+        return (
+            self.is_inspected
+            and not self.is_drained
+            and self.trouble is None
+            and self.retry_at <= now
+            and len(self.flights) < (1 if self.is_chained else FLIGHTS)
+        )
+
+    def look_up_to(self, horizon: int) -> None:
+        if horizon > self.horizon:
+            self.horizon, self.is_drained = horizon, False
+
+    def take_answers(self) -> None:
+        """Go as far as batches were answered in full; the first that was not is a trouble."""
+        while self.flights and self.flights[0][0].is_complete:
+            flight, place = self.flights.popleft()
+            if flight.error is not None:
+                self.doubt(flight.error)
+                return
+            self.answered = place
+            self.sequence = max(self.sequence, flight.sequence)
+            self.failures = 0
+
+    def doubt(self, trouble: PublishError | None) -> None:
+        """Start over from what is certain, once the broker has been asked."""
+        self.trouble = trouble
+        self.flights.clear()
+        self.sent = self.answered
+        self.is_inspected = self.is_drained = False
+
+    def skip_to(self, place: Position) -> None:
+        self.sent = self.answered = place
+
+    def pause(self) -> None:
+        """For a while, and longer each time."""
+        self.retry_at = time.monotonic() + pause_after(self.failures)
+        self.failures += 1
+
+    def move(self) -> Move:
+        return Move(self.number, *self.answered, stream_of(self.lane), self.sequence, self.attempts + 1)
+
+
+def stream_of(lane: Lane) -> str:
+    """Sequences are comparable as long as this is the same."""
+    return f"{lane.account}/{lane.stream}"
+
+
+def pause_after(failures: int) -> float:
+    return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2**failures) * random.uniform(0.5, 1.0))

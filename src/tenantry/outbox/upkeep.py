@@ -1,0 +1,123 @@
+"""Upkeep of the outbox: partitions ahead, old ones dropped, and a word when a transaction holds events back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from tenantry.errors import DatabaseUnreachable
+from tenantry.outbox.log import EVERY_LANE
+from tenantry.postgres.pool import connect
+from tenantry.postgres.queries import Connection, SqlFolder
+from tenantry.telemetry import signal
+
+DROPPED = signal("outbox.partition_dropped", "Published events left the outbox.", "partition")
+DROP_DELAYED = signal(
+    "outbox.partition_busy",
+    "A partition cannot be dropped now; it is tried again.",
+    "partition",
+    "error",
+    level="debug",
+)
+STALLED = signal(
+    "outbox.stalled",
+    "A transaction that emitted has been open for long; what was emitted to its lanes after it waits for it.",
+    "pid",
+    "application",
+    "user",
+    "seconds",
+    "lanes",
+    "tenant",
+    level="warning",
+)
+FAILED = signal("outbox.upkeep_failed", "The outbox could not be looked after.", "error", level="warning")
+
+LENGTH: Final = timedelta(hours=1)
+UPKEEP_SECONDS: Final = 5.0
+
+_sql = SqlFolder("tenantry.outbox")
+
+
+class Upkeep:
+    """A service. Several may run; one works at a time."""
+
+    name = "outbox upkeep"
+
+    def __init__(self, url: str, *, keep: int, stall_seconds: int, length: timedelta = LENGTH) -> None:
+        self._url = url
+        self._keep = keep
+        self._stall_seconds = stall_seconds
+        self._length = length
+
+    async def start(self) -> None:
+        await self.work()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(UPKEEP_SECONDS)
+            try:
+                await self.work()
+            except (psycopg.Error, DatabaseUnreachable) as problem:
+                FAILED.emit(error=problem)
+
+    async def stop(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+    async def work(self) -> None:
+        async with connect(self._url, autocommit=True) as connection:
+            if await self._is_ours(connection):
+                await self._make_partitions(connection)
+                await self._retire_partitions(connection)
+                await self._report_stalls(connection)
+
+    async def _is_ours(self, connection: Connection) -> bool:
+        row = await _sql.fetch_one(connection, "try_upkeep")
+        return bool(row and row["done"])
+
+    async def _make_partitions(self, connection: Connection) -> None:
+        await _sql.execute(connection, "due_partitions", {"length": self._length, "ahead": 6 * self._length})
+
+    async def _retire_partitions(self, connection: Connection) -> None:
+        await _sql.execute(connection, "close_partitions")
+        # In a statement before the one that relies on it.
+        horizon = await _sql.fetch_all(connection, "horizon")
+        everyone = [row["ticket"] for row in horizon if row["lane"] in (None, EVERY_LANE)]
+        held = [row["lane"] for row in horizon if row["lane"] not in (None, EVERY_LANE)]
+        await _sql.execute(connection, "raise_cursors", {"horizon": min(everyone), "held": held})
+        for row in await _sql.fetch_all(connection, "droppable_partitions", {"keep": self._keep}):
+            await self._drop(connection, row["name"])
+
+    async def _drop(self, connection: Connection, name: str) -> None:
+        try:
+            async with connection.transaction():
+                # Whoever emits would queue behind us if we queued behind somebody.
+                await connection.execute("set local lock_timeout = '100ms'")
+                await connection.execute(sql.SQL("drop table tenantry.{}").format(sql.Identifier(name)))
+                await _sql.execute(connection, "forget_partition", {"name": name})
+        except psycopg.errors.LockNotAvailable:
+            DROP_DELAYED.emit(partition=name)
+        else:
+            DROPPED.emit(partition=name)
+
+    async def _report_stalls(self, connection: Connection) -> None:
+        for stall in await self.stalls(connection, self._stall_seconds):
+            STALLED.emit(
+                pid=stall["pid"],
+                application=stall["application_name"],
+                user=stall["user"],
+                seconds=stall["seconds"],
+                lanes=stall["lanes"],
+                tenant=stall["tenant"],
+            )
+
+    @staticmethod
+    async def stalls(connection: Connection, seconds: float) -> list[dict[str, Any]]:
+        """Transactions that emitted and have been open for so long."""
+        return list(await _sql.fetch_all(connection, "stalls", {"seconds": seconds}))
