@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tenantry.nats import claims
+from tenantry.postgres.migrations import Migrations
 from tenantry.testing import TestPlatform
 from tests.own_server import OwnServer
 from tests.processes import TENANTRY, Up, run_tenantry
@@ -119,7 +120,7 @@ def test_migrate_shows_first_applies_then_has_nothing_left(database: str) -> Non
     with psycopg.connect(database) as connection:
         assert connection.execute("select to_regnamespace('tenantry')").fetchone() == (None,)
     applied = json.loads(run_tenantry("migrate", "--json", env=env).stdout)
-    assert [migration["version"] for migration in applied["applied"]] == [1, 2]
+    assert [each["version"] for each in applied["applied"]] == [migration.version for migration in Migrations().all]
     assert "up to date" in run_tenantry("migrate", env=env).stdout
 
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
 
-from tenantry.errors import MigrationChanged, SchemaTooNew, SchemaTooOld
+from tenantry.errors import DatabaseError, MigrationChanged, SchemaTooNew, SchemaTooOld
 from tenantry.postgres.pool import connect
 from tenantry.postgres.queries import Connection, SqlFolder
 from tenantry.telemetry import signal
@@ -25,6 +25,7 @@ MIGRATION_APPLIED = signal(
 # One migrator at a time, however many processes start together. The number is arbitrary but must never change.
 LOCK: Final = 7_368_601_194
 OUTBOX: Final = "outbox"
+OLDEST_SERVER: Final = 160000
 
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _sql = SqlFolder("tenantry.postgres")
@@ -72,6 +73,12 @@ class Migrations:
 
     async def pending(self, connection: Connection) -> list[Migration]:
         """What is still to be applied. A database that is ahead of us, or that had other migrations, is refused."""
+        version = connection.info.server_version
+        if version < OLDEST_SERVER:
+            raise DatabaseError(
+                f"expected PostgreSQL {OLDEST_SERVER // 10000} or newer, got: {version // 10000}.{version % 10000}; "
+                "upgrade the server, or use another one"
+            )
         applied = await self._applied(connection)
         if unknown := applied.keys() - {migration.version for migration in self._known}:
             raise SchemaTooNew(
@@ -104,9 +111,10 @@ class Migrations:
     async def require_current(self, connection: Connection) -> None:
         """Refuse to work with a schema that is not ours, and say the command to run."""
         if pending := await self.pending(connection):
+            command = "tenantry migrate --outbox-only" if self._outbox_only else "tenantry migrate"
             raise SchemaTooOld(
-                f"the database lacks {len(pending)} of {len(self.all)} migrations; run `tenantry migrate`, "
-                "or `tenantry migrate --dry-run` to see them first"
+                f"the database lacks {len(pending)} of {len(self.all)} migrations; run `{command}`, "
+                f"or `{command} --dry-run` to see them first"
             )
 
     async def _applied(self, connection: Connection) -> dict[int, str]:
@@ -117,8 +125,8 @@ class Migrations:
         return {row["version"]: row["checksum"] for row in rows}
 
 
-async def ensure_schema(database_url: str, *, may_migrate: bool) -> None:
+async def ensure_schema(database_url: str, *, may_migrate: bool, outbox_only: bool = False) -> None:
     """Migrate a database that is ours alone; of one that others run, only check that it fits."""
     async with connect(database_url, autocommit=True) as connection:
-        migrations = Migrations()
+        migrations = Migrations(outbox_only=outbox_only)
         await (migrations.apply if may_migrate else migrations.require_current)(connection)
