@@ -6,7 +6,8 @@ from cyclopts import App, Group, Parameter
 
 RUN = Group("Run", sort_key=1)
 TENANTS = Group("Tenants", sort_key=2)
-INSPECT = Group("Look inside", sort_key=3)
+EVENTS = Group("Events", sort_key=3)
+INSPECT = Group("Look inside", sort_key=4)
 
 
 def _shown_default(value: object) -> str | None:
@@ -30,6 +31,7 @@ app.command(
 )
 serve = App(name="serve", group=RUN, help="One role in a process of its own, for production.")
 serve.command("tenantry.cli.serve:api", help="Serve the HTTP API, and look after tenants.")
+serve.command("tenantry.cli.serve:relay", help="Carry what is emitted to the tenants' streams.")
 app.command(serve)
 app.command("tenantry.cli.doctor:doctor", group=INSPECT, help="Check this machine and the servers, a line each.")
 app.command(
@@ -75,6 +77,13 @@ accounts = App(name="accounts", group=TENANTS, help="Streams that others consume
 accounts.command("tenantry.cli.accounts:check", help="Check folders, and whether NATS has what they name.")
 accounts.command("tenantry.cli.accounts:export", help="Write tenants as folders for another system to consume.")
 app.command(accounts)
+
+app.command("tenantry.cli.emit:emit", group=EVENTS, help="Emit an event, or many with --file, through the outbox.")
+app.command("tenantry.cli.tail:tail", group=EVENTS, help="Show events as they are published, until Ctrl-C.")
+outbox = App(name="outbox", group=EVENTS, help="The outbox: what waits to be published, and what was.")
+outbox.command("tenantry.cli.outbox:status", help="Show what waits, lane by lane, and what holds it back.")
+outbox.command("tenantry.cli.outbox:list_events", name="events", help="List what a tenant's events have become.")
+app.command(outbox)
 
 audit = App(name="audit", group=INSPECT, help="The audit log: who did what to which tenant, sealed.")
 audit.command("tenantry.cli.audit:list_entries", name="list", help="List what was done, the newest first.")
