@@ -62,7 +62,7 @@ class Event(_Envelope, frozen=True, kw_only=True):
 
 _ATTRIBUTES: Final = frozenset(_Envelope.__struct_fields__)
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_extension = msgspec.json.Decoder(Extension).decode
 _encode = msgspec.json.Encoder().encode
 _FIELD_IN_MESSAGE = re.compile(r"`\$\.(\w+)|required field `(\w+)`")
@@ -70,19 +70,35 @@ _FIELD_IN_MESSAGE = re.compile(r"`\$\.(\w+)|required field `(\w+)`")
 
 def decode(document: bytes) -> Event:
     """Read a structured-mode JSON event; EventInvalid names the first field that is wrong."""
+    return decode_members(document)[0]
+
+
+def decode_members(document: bytes) -> tuple[Event, dict[str, msgspec.Raw]]:
+    """The event, and every member of the object as it was written."""
     try:
         envelope = _decode_envelope(document)
-        members = _decode_members(document)
+        members = _decode_object(document)
     except msgspec.ValidationError as problem:
         named = _FIELD_IN_MESSAGE.search(str(problem))
         field = (named[1] or named[2]) if named else ""
         raise EventInvalid(field, str(problem)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise EventInvalid("", f"expected JSON, got: {problem}") from None
-    extensions = {name: _extension(name, raw) for name, raw in members.items() if name not in _ATTRIBUTES}
-    event = Event(**{name: getattr(envelope, name) for name in _Envelope.__struct_fields__}, extensions=extensions)
+    event = Event(
+        specversion=envelope.specversion,
+        id=envelope.id,
+        source=envelope.source,
+        type=envelope.type,
+        subject=envelope.subject,
+        time=envelope.time,
+        datacontenttype=envelope.datacontenttype,
+        dataschema=envelope.dataschema,
+        data=envelope.data,
+        data_base64=envelope.data_base64,
+        extensions={name: _extension(name, members[name]) for name in members if name not in _ATTRIBUTES},
+    )
     validate(event)
-    return event
+    return event, members
 
 
 def encode(event: Event) -> bytes:

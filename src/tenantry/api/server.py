@@ -13,7 +13,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from tenantry.api.http_protocol import BoundedProtocol
+from tenantry.api.http_protocol import ApiProtocol
 from tenantry.errors import PortTaken
 from tenantry.telemetry import signal
 
@@ -39,7 +39,7 @@ class ApiServer:
                 server_header=False,
                 proxy_headers=False,
                 lifespan="on",
-                http=BoundedProtocol,
+                http=ApiProtocol,
                 ws="none",
                 backlog=BACKLOG,
                 timeout_graceful_shutdown=DRAIN_SECONDS,

@@ -23,6 +23,7 @@ class Report(msgspec.Struct):
 
 
 BENCHMARKS: Final = {
+    "ingest": ("tenantry.bench.ingest", "events over HTTP against a plain endpoint of FastAPI and nats-py"),
     "provision": (
         "tenantry.bench.provision",
         "tenants provisioned a second at each tier, and how soon they publish",

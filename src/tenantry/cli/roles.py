@@ -10,12 +10,17 @@ from tenantry.config import Settings
 from tenantry.embedded.platform import EmbeddedPlatform
 from tenantry.nats.connections import Broker
 from tenantry.nats.reach import require_jetstream
+from tenantry.outbox.following import LaneFollower
+from tenantry.outbox.service import RelayService
+from tenantry.outbox.upkeep import Upkeep
 from tenantry.postgres.migrations import ensure_schema
+from tenantry.postgres.pool import Pool, open_pool
 from tenantry.service import Deferred, Gate, Held, Service, forever
 from tenantry.tenants.account_folder import Account
 from tenantry.tenants.accounts_directory import AccountsDirectory
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.reconciler import Reconciler
+from tenantry.tenants.roster import Roster
 
 
 class Roles:
@@ -25,6 +30,8 @@ class Roles:
         self._platform = platform
         self._settings: Settings = platform.settings
         self.tenants: Held[Administration] = Held("tenants", lambda: administration_of(platform))
+        self._outbox: Held[Pool] = Held("outbox", lambda: open_pool(self._outbox_url, self._settings.database_pool))
+        self._roster: Roster | None = None
         self.api: ApiServer | None = None
 
     def servers(self) -> list[Service]:
@@ -36,10 +43,47 @@ class Roles:
             Gate("schema", lambda: ensure_schema(platform.database_url, may_migrate=platform.postgres is not None)),
         ]
 
+    def registry(self) -> list[Service]:
+        """Who the tenants are; all roles that follow need it."""
+        services: list[Service] = [self.tenants, Deferred("roster", self._make_roster)]
+        if self._settings.outbox_url:
+            services += [
+                Gate("outbox schema", lambda: ensure_schema(self._outbox_url, may_migrate=False, outbox_only=True)),
+                self._outbox,
+            ]
+        return services
+
+    def relay(self) -> list[Service]:
+        """What is emitted is carried to the lanes."""
+        settings, url = self._settings, lambda: self._outbox_url
+        services: list[Service] = [
+            Deferred(
+                "outbox upkeep",
+                lambda: Upkeep(url(), keep=settings.outbox_keep, stall_seconds=settings.outbox_stall_seconds),
+            ),
+            Deferred("relay", lambda: RelayService(url(), self.roster, self.tenants.value.lanes, settings)),
+        ]
+        if settings.outbox_url:
+            services.insert(0, Deferred("outbox lanes", lambda: LaneFollower(url(), self.roster)))
+        return services
+
+    @property
+    def roster(self) -> Roster:
+        assert self._roster is not None
+        return self._roster
+
+    @property
+    def _outbox_url(self) -> str:
+        own = self._settings.outbox_url
+        return own.get_secret_value() if own else self._platform.database_url
+
+    def _make_roster(self) -> Roster:
+        self._roster = Roster(self.tenants.value.registry, self.tenants.value.lanes)
+        return self._roster
+
     def control(self, port: int | None = None) -> list[Service]:
         """Tenants are looked after, and the HTTP API answers."""
         services: list[Service] = [
-            self.tenants,
             Deferred("reconciler", lambda: Reconciler(self.tenants.value)),
             Deferred("api", lambda: self._make_api(port)),
         ]
@@ -57,7 +101,12 @@ class Roles:
     def _make_api(self, port: int | None) -> ApiServer:
         settings, administration = self._settings, self.tenants.value
         app = build_app(
-            administration, keys=administration.keys, tokens=Tokens.from_settings(settings), settings=settings
+            administration,
+            keys=administration.keys,
+            tokens=Tokens.from_settings(settings),
+            settings=settings,
+            roster=self.roster,
+            outbox=self._outbox.value if settings.outbox_url else administration.pool,
         )
         self.api = ApiServer(app, settings.api_host, self._platform.settle_api_port() if port is None else port)
         return self.api

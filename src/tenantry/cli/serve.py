@@ -21,4 +21,12 @@ def api(*, options: Options = DEFAULT) -> None:
     platform = EmbeddedPlatform(settings)
     port = API_PORT if settings.api_port is None else settings.api_port
     roles = Roles(platform)
-    asyncio.run(run_services([*roles.servers(), *roles.control(port)]))
+    asyncio.run(run_services([*roles.servers(), *roles.registry(), *roles.control(port)]))
+
+
+def relay(*, options: Options = DEFAULT) -> None:
+    """Carry what is emitted from the outbox to the tenants' streams. Any number may run."""
+    settings = options.load().settings
+    log_signals(settings)
+    roles = Roles(EmbeddedPlatform(settings))
+    asyncio.run(run_services([*roles.servers(), *roles.registry(), *roles.relay()]))

@@ -57,7 +57,14 @@ async def _up(settings: Settings, with_demo: bool, seconds: float | None, quiet:
     roles = Roles(platform)
     demo = Demo(roles.tenants) if with_demo else None
     face = Face(platform, roles, demo, seconds, quiet)
-    services: list[Service] = [*roles.servers(), *roles.control(), *([demo] if demo else []), face]
+    services: list[Service] = [
+        *roles.servers(),
+        *roles.registry(),
+        *roles.relay(),
+        *roles.control(),
+        *([demo] if demo else []),
+        face,
+    ]
     await run_services(services)
     return face.summary()
 

@@ -14,8 +14,7 @@ from typing import Final
 import msgspec
 import psycopg
 
-import nats_bulk
-from nats_bulk import InvalidMessage, PublishError
+from nats_bulk import PublishError
 from tenantry.errors import EventInvalid, EventTooLarge, NowhereToStore, StorageFull, TenantNotFound
 from tenantry.ingest.admission import Rates, Room, Stay
 from tenantry.ingest.publisher import ANSWER_SECONDS, Outcome, Publisher
@@ -23,7 +22,7 @@ from tenantry.ingest.publishers import Publishers
 from tenantry.ingest.reading import Message, Reader, read_batch
 from tenantry.ingest.schemas import Schemas
 from tenantry.ingest.spool import DATABASE_AWAY, Spool
-from tenantry.ingest.tracing import PARENT, STATE, Trace
+from tenantry.ingest.tracing import Trace
 from tenantry.postgres.pool import Pool
 from tenantry.service import end
 from tenantry.telemetry import signal
@@ -99,7 +98,7 @@ class Intake:
 
     async def take(self, tenant: Tenant, lane: Lane, document: bytes, trace: Trace | None, stay: Stay) -> Receipt:
         """One event. Whoever gets a receipt need not send it again."""
-        reader = Reader(tenant.id, tenant.limits.payload, trace)
+        reader = Reader(lane, tenant.limits.payload, trace)
         return await self._take(tenant, lane, [self._read(reader, document)], stay)
 
     async def take_batch(self, tenant: Tenant, lane: Lane, body: bytes, trace: Trace | None, stay: Stay) -> Receipt:
@@ -107,7 +106,7 @@ class Intake:
         documents = read_batch(body)
         if not 1 <= len(documents) <= MOST_IN_BATCH:
             raise EventInvalid("", f"expected a batch of 1 to {MOST_IN_BATCH:,} events, got: {len(documents):,}")
-        reader = Reader(tenant.id, tenant.limits.payload, trace)
+        reader = Reader(lane, tenant.limits.payload, trace)
         messages = []
         for index, document in enumerate(documents):
             try:
@@ -121,7 +120,7 @@ class Intake:
 
     def _read(self, reader: Reader, document: bytes) -> Message:
         event, message = reader.read(document)
-        validator = self.schemas.validator(reader.tenant, event.type)
+        validator = self.schemas.validator(reader.lane.tenant, event.type)
         if validator is not None:
             validator.check(event)
         return message
@@ -151,10 +150,7 @@ class Intake:
         if self._looked.get((lane.tenant, lane.channel)) != (publisher, publisher.generation):
             await self._look(lane, publisher)
             return await self._store(lane, messages, may_look_again=may_look_again)
-        try:
-            outcome = await publisher.publish([_message(lane, each) for each in messages])
-        except InvalidMessage as problem:
-            raise EventInvalid("", str(problem)) from None
+        outcome = await publisher.publish(messages)
         if not outcome.errors:
             return outcome.duplicates, 0
         return await self._store_rest(lane, messages, outcome, may_look_again)
@@ -203,13 +199,6 @@ class Intake:
                     await self._roster.refresh()
             except (psycopg.Error, *DATABASE_AWAY):
                 return
-
-
-def _message(lane: Lane, message: Message) -> nats_bulk.Message:
-    headers = {PARENT: message.trace.parent}
-    if message.trace.state:
-        headers[STATE] = message.trace.state
-    return nats_bulk.Message(f"{lane.prefix}.{message.type}", message.document, lane.message_id(message.id), headers)
 
 
 def _raise_if_final(lane: Lane, position: int, error: PublishError) -> None:

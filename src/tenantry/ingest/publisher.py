@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-import nats_bulk
 from nats_bulk import BulkError, PublishError, parse_addresses
-from nats_bulk.publish import encode, error_in
+from nats_bulk.publish import error_in
 from nats_bulk.wire import CRLF, Acknowledgements, Delivery, Refusal
 from tenantry.errors import EventTooLarge
 from tenantry.ingest.link import Link
+from tenantry.ingest.reading import Message
 from tenantry.nats.connections import Broker
 from tenantry.service import end
 from tenantry.telemetry import signal
@@ -40,7 +40,7 @@ class Outcome:
 
     __slots__ = ("deadline", "duplicates", "errors", "first_reply", "left", "messages", "settled")
 
-    def __init__(self, messages: Sequence[nats_bulk.Message], first_reply: int, deadline: float) -> None:
+    def __init__(self, messages: Sequence[Message], first_reply: int, deadline: float) -> None:
         self.messages = messages
         self.first_reply = first_reply
         self.deadline = deadline
@@ -99,7 +99,7 @@ class Publisher:
             self._link.abort("the connection was closed")
             self._link = None
 
-    async def publish(self, messages: Sequence[nats_bulk.Message]) -> Outcome:
+    async def publish(self, messages: Sequence[Message]) -> Outcome:
         """Returns when each message is acknowledged, refused, or overdue. If it raises, nothing was sent."""
         now = self.used_at = self._loop.time()
         first, self._next_reply = self._next_reply, self._next_reply + len(messages)
@@ -112,14 +112,15 @@ class Publisher:
         return outcome
 
     def _send(self, link: Link, outcome: Outcome) -> None:
-        first = outcome.first_reply
+        inbox, largest, first = link.inbox, link.max_payload, outcome.first_reply
         frames: list[bytes] = []
         for position, message in enumerate(outcome.messages):
-            frame, size = encode(message, link.inbox, first + position)
-            if size > link.max_payload:
-                most = f"{link.max_payload:,} bytes with its headers"
+            size = message.size
+            if size > largest:
+                most = f"{largest:,} bytes with its headers"
                 raise EventTooLarge(f"expected an event of at most {most}, got: {size:,}", position)
-            frames += frame, message.payload, CRLF
+            frame = f"HPUB {message.subject} {inbox}{first + position} {len(message.header)} {size}\r\n"
+            frames += frame.encode(), message.header, message.document, CRLF
         self._waiting.update((first + position, (outcome, position)) for position in range(outcome.left))
         self._due.append(outcome)
         if not self._unsent:

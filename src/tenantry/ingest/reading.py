@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import binascii
 import json
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -17,13 +16,9 @@ from tenantry.errors import EventInvalid, EventTooLarge
 from tenantry.event import Event
 from tenantry.ingest.tracing import PARENT, STATE, Trace, start_trace, trace_of_event
 from tenantry.tenants.boundary import CLAIMS, TENANT_EXTENSION, override_claims
-
-# What a message has around document, id, tenant and trace: the names of its headers, and what separates them.
-HEADER_BYTES: Final = len("NATS/1.0\r\nNats-Msg-Id: /\r\ntraceparent: \r\n\r\n")
-STATE_BYTES: Final = len("tracestate: \r\n")
+from tenantry.tenants.lanes import Lane
 
 _SET_HERE: Final = (*CLAIMS, PARENT, STATE)
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -33,17 +28,22 @@ class Message(NamedTuple):
 
     id: str
     type: str
+    subject: str
+    header: bytes
     document: bytes
     trace: Trace
-    size: int
-    """Bytes on the wire: document and headers, which both count against the limit of a tenant."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire: headers count against the limit of a tenant, too."""
+        return len(self.header) + len(self.document)
 
 
 class Reader:
-    """Reads the events of one request, for one tenant."""
+    """Reads the events of one request, all for one lane."""
 
-    def __init__(self, tenant: str, largest: int, trace: Trace | None) -> None:
-        self.tenant = tenant
+    def __init__(self, lane: Lane, largest: int, trace: Trace | None) -> None:
+        self.lane = lane
         self._largest = largest
         self._trace = trace
         self._now = ""
@@ -52,24 +52,33 @@ class Reader:
         """Raises EventInvalid or EventTooLarge."""
         event, members = _decode(document)
         trace = trace_of_event(event.extensions) or self._trace or start_trace()
-        override_claims(self.tenant, event.extensions)
-        added = {TENANT_EXTENSION: self.tenant, PARENT: trace.parent}
+        if event.extensions:
+            override_claims(self.lane.tenant, event.extensions)
+            for name in _SET_HERE:
+                members.pop(name, None)
+        # None of these needs escaping, but for the state of a trace.
+        added = f'"{TENANT_EXTENSION}":"{self.lane.tenant}","{PARENT}":"{trace.parent}"'
+        header = f"NATS/1.0\r\nNats-Msg-Id: {self.lane.message_id(event.id)}\r\n{PARENT}: {trace.parent}\r\n"
         if trace.state:
-            added[STATE] = trace.state
+            added += f',"{STATE}":{_encode(trace.state).decode()}'
+            header += f"{STATE}: {trace.state}\r\n"
         if event.time is None:
-            added["time"] = self._now = self._now or _timestamp(cloudevents.now())
-        for name in (*_SET_HERE, *added):
-            members.pop(name, None)
-        encoded = _encode(members)[:-1] + b"," + _encode(added)[1:]
-        size = len(encoded) + len(event.id.encode()) + len(self.tenant) + len(trace.parent) + HEADER_BYTES
-        if trace.state:
-            size += len(trace.state) + STATE_BYTES
-        if size > self._largest:
+            members.pop("time", None)
+            added += f',"time":"{self._time()}"'
+        encoded = b"%b,%b}" % (_encode(members)[:-1], added.encode())
+        message = Message(
+            event.id, event.type, f"{self.lane.prefix}.{event.type}", f"{header}\r\n".encode(), encoded, trace
+        )
+        if message.size > self._largest:
             raise EventTooLarge(
-                f"expected an event of at most {self._largest:,} bytes with its headers, got: {size:,}; send a "
+                f"expected an event of at most {self._largest:,} bytes with its headers, got: {message.size:,}; send a "
                 "reference to the data instead of the data, or have `payload` of the tenant's plan raised"
             )
-        return event, Message(event.id, event.type, encoded, trace, size)
+        return event, message
+
+    def _time(self) -> str:
+        self._now = self._now or cloudevents.now().isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return self._now
 
 
 def read_batch(body: bytes) -> list[bytes]:
@@ -86,8 +95,7 @@ def read_batch(body: bytes) -> list[bytes]:
 
 def _decode(document: bytes) -> tuple[Event, dict[str, msgspec.Raw]]:
     try:
-        event = cloudevents.decode(document)
-        members = _decode_members(document)
+        event, members = cloudevents.decode_members(document)
     except RecursionError:
         raise EventInvalid("", "expected JSON that is not nested so deeply") from None
     if event.id.isspace():
@@ -125,7 +133,3 @@ def _require_base64(text: str) -> None:
         binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
         raise EventInvalid("data_base64", "expected data_base64 to be base64") from None
-
-
-def _timestamp(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -26,7 +26,8 @@ class Trace(NamedTuple):
 
 
 def start_trace() -> Trace:
-    return Trace(f"00-{random.getrandbits(128) or 1:032x}-{random.getrandbits(64) or 1:016x}-01")
+    digits = f"{random.getrandbits(192):048x}"
+    return Trace(f"00-{digits[:32]}-{digits[32:]}-01")
 
 
 def trace_of_request(parent: str, state: str) -> Trace | None:

@@ -29,9 +29,13 @@ def log_signals(settings: Settings) -> Callable[[], None]:
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),
     )
 
+    least = LEVELS[settings.log_level]
+
     def write(signal: Signal, fields: Fields) -> None:
-        shown = {name: _shown(value) for name, value in fields.items()}
-        logger.log(LEVELS["error" if fields.get("error") else signal.level], signal.name, **shown)
+        level = LEVELS["error" if fields.get("error") else signal.level]
+        # Some signals are told with every event, and most of those nobody wants to read.
+        if level >= least:
+            logger.log(level, signal.name, **{name: _shown(value) for name, value in fields.items()})
 
     return subscribe(write)
 

@@ -40,7 +40,7 @@ PUT_OFF = signal(
     "No stream takes an event; it is tried again.",
     "tenant",
     "channel",
-    "event",
+    "event_id",
     "attempts",
     "seconds",
     "reason",
@@ -51,7 +51,7 @@ DEAD_LETTER = signal(
     "An event went to the dead letters, and its lane goes on without it.",
     "tenant",
     "channel",
-    "event",
+    "event_id",
     "type",
     "attempts",
     "reason",
@@ -497,7 +497,7 @@ class Relay:
         told = {
             "tenant": track.tenant,
             "channel": track.cursor.channel,
-            "event": event.event_id,
+            "event_id": event.event_id,
             "attempts": track.attempts,
             "reason": trouble.description,
         }

@@ -38,6 +38,8 @@ FAILED = signal("outbox.upkeep_failed", "The outbox could not be looked after.",
 
 LENGTH: Final = timedelta(hours=1)
 UPKEEP_SECONDS: Final = 5.0
+# Whoever emits would queue behind us if we queued behind somebody.
+LOCK_TIMEOUT: Final = "set local lock_timeout = '100ms'"
 
 _sql = SqlFolder("tenantry.outbox")
 
@@ -82,7 +84,9 @@ class Upkeep:
         return bool(row and row["done"])
 
     async def _make_partitions(self, connection: Connection) -> None:
-        await _sql.execute(connection, "due_partitions", {"length": self._length, "ahead": 6 * self._length})
+        async with connection.transaction():
+            await connection.execute(LOCK_TIMEOUT)
+            await _sql.execute(connection, "due_partitions", {"length": self._length, "ahead": 6 * self._length})
 
     async def _retire_partitions(self, connection: Connection) -> None:
         await _sql.execute(connection, "close_partitions")
@@ -93,12 +97,12 @@ class Upkeep:
         await _sql.execute(connection, "raise_cursors", {"horizon": min(everyone), "held": held})
         for row in await _sql.fetch_all(connection, "droppable_partitions", {"keep": self._keep}):
             await self._drop(connection, row["name"])
+        await _sql.execute(connection, "empty_other", {"keep": self._keep})
 
     async def _drop(self, connection: Connection, name: str) -> None:
         try:
             async with connection.transaction():
-                # Whoever emits would queue behind us if we queued behind somebody.
-                await connection.execute("set local lock_timeout = '100ms'")
+                await connection.execute(LOCK_TIMEOUT)
                 await connection.execute(sql.SQL("drop table tenantry.{}").format(sql.Identifier(name)))
                 await _sql.execute(connection, "forget_partition", {"name": name})
         except psycopg.errors.LockNotAvailable:
