@@ -19,7 +19,10 @@ PATIENCE = 60.0
 
 
 def run_tenantry(
-    *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    input: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
@@ -28,6 +31,7 @@ def run_tenantry(
         text=True,
         env=dict(os.environ, **(env or {})),
         cwd=cwd,
+        input=input,
         timeout=120,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import signal
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -69,12 +70,15 @@ def tail(
     if since:
         start = Start(time=datetime.now(UTC) - timedelta(seconds=parse_duration("since", since)))
     wanted = Wanted(frozenset(tenants), channel, require_pattern(type), start, last)
-    # Ctrl-C is how this ends, and so is a reader that has seen enough.
-    with suppress(KeyboardInterrupt, BrokenPipeError):
+    # A signal is how this ends, and so is a reader that has seen enough.
+    with suppress(KeyboardInterrupt, asyncio.CancelledError, BrokenPipeError):
         asyncio.run(_tail(options.load().settings, wanted, count, json=json))
 
 
 async def _tail(settings: Settings, wanted: Wanted, count: int | None, *, json: bool) -> None:
+    this = asyncio.current_task()
+    assert this is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     async with use_administration(settings) as administration:
         for tenant in wanted.tenants:
             await _require(administration.registry.get(tenant), wanted.channel)
