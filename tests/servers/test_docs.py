@@ -12,6 +12,8 @@ from pathlib import Path
 from tenantry.cli.limits import format_limits
 from tenantry.nats import claims
 from tenantry.nats.connections import Broker
+from tenantry.postgres.migrations import Migrations
+from tenantry.postgres.pool import connect
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.plans import SHIPPED, Limits
 from tenantry.tenants.spec import TenantSpec
@@ -51,6 +53,29 @@ async def test_the_page_of_tenants_shows_how_to_publish_and_read(
         )
         assert done.stdout == 'stored and read back: {"order": 7}\nfetched: {"order": 7}\n', done.stderr
         await administration.delete("acme", "test")
+
+
+async def test_the_page_of_emitting_emits(database: str) -> None:
+    async with connect(database, autocommit=True) as connection:
+        await Migrations(outbox_only=True).apply(connection)
+        await connection.execute("create table orders (number integer primary key)")
+        for channel in ("events", "orders"):
+            lane = "insert into tenantry.outbox_lanes (tenant_id, channel, payload) values ('acme', %s, 10000)"
+            await connection.execute(lane, [channel])
+        page = (DOCS / "how-to" / "emit.md").read_text()
+        for language, snippet in re.findall(r"```(sql|python)\n(.*?)```", page, re.DOTALL):
+            if language == "sql":
+                await connection.execute(snippet)
+                continue
+            environment = dict(os.environ, DATABASE_URL=database)
+            done = await asyncio.to_thread(
+                subprocess.run, [sys.executable, "-c", snippet], capture_output=True, text=True, env=environment
+            )
+            assert done.returncode == 0, done.stderr
+        told = await connection.execute("select document::json #>> '{data,order}' from tenantry.outbox order by id")
+        written = await connection.execute("select number from orders order by number")
+        assert [row[0] for row in await told.fetchall()] == ["7"] * 4 + ["8", "9", "10", "11", "12"]
+        assert [row[0] for row in await written.fetchall()] == [7, 8, 9, 10, 11]
 
 
 def test_the_page_of_limits_lists_every_limit_with_the_shipped_values() -> None:
