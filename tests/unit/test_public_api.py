@@ -7,10 +7,11 @@ import types
 import pytest
 
 import nats_bulk
+import tenantry.outbox
 import tenantry.testing
 
 
-@pytest.mark.parametrize("package", [nats_bulk, tenantry.testing])
+@pytest.mark.parametrize("package", [nats_bulk, tenantry.outbox, tenantry.testing])
 def test_all_lists_exactly_what_is_exported(package: types.ModuleType) -> None:
     exported = {
         name

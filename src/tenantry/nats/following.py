@@ -23,7 +23,7 @@ from nats.js.errors import APIError, NotFoundError
 
 from tenantry.errors import JetStreamRefused
 
-HEARTBEAT_SECONDS: Final = 2.0
+HEARTBEAT_SECONDS: Final = 1.0
 INACTIVE_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.5
 
