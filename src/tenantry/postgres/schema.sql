@@ -478,8 +478,12 @@ begin
         select e.number, e.event, l.id as lane, l.tenant_id, l.payload,
             coalesce(e.event ->> 'id', tenantry.outbox_id(seed, e.number)) as id
         from jsonb_array_elements(events) with ordinality e (event, number)
-        join tenantry.outbox_lanes l
-            on l.tenant_id = e.event ->> 'tenant' and l.channel = coalesce(e.event ->> 'channel', 'events')
+        cross join lateral (
+            select * from tenantry.outbox_lanes l
+            where l.tenant_id = e.event ->> 'tenant' and l.channel = coalesce(e.event ->> 'channel', 'events')
+            -- There is no other. Said so, it is one look into the index for an event, and never a walk through all lanes.
+            limit 1
+        ) l
         where l.is_open
     ),
     traced as materialized (
