@@ -6,6 +6,7 @@ https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -38,7 +39,7 @@ _PARTS = {
 Extension = str | int | bool
 
 
-class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class Attributes(msgspec.Struct, frozen=True, kw_only=True):
     """The attributes as the wire has them; everything else in the object is an extension."""
 
     specversion: str
@@ -53,15 +54,15 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
     data_base64: str | None = None
 
 
-class Event(_Envelope, frozen=True, kw_only=True):
+class Event(Attributes, frozen=True, kw_only=True):
     """A CloudEvents 1.0 envelope. `data` stays the JSON it came as; nothing here needs to look inside."""
 
     specversion: str = "1.0"
     extensions: dict[str, Extension] = {}
 
 
-_ATTRIBUTES: Final = frozenset(_Envelope.__struct_fields__)
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_ATTRIBUTES: Final = frozenset(Attributes.__struct_fields__)
+_decode_known = msgspec.json.Decoder(Attributes).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_extension = msgspec.json.Decoder(Extension).decode
 _encode = msgspec.json.Encoder().encode
@@ -70,13 +71,15 @@ _FIELD_IN_MESSAGE = re.compile(r"`\$\.(\w+)|required field `(\w+)`")
 
 def decode(document: bytes) -> Event:
     """Read a structured-mode JSON event; EventInvalid names the first field that is wrong."""
-    return decode_members(document)[0]
+    attributes, members = decode_attributes(document)
+    known = {name: getattr(attributes, name) for name in Attributes.__struct_fields__}
+    return Event(**known, extensions=read_extensions(members))
 
 
-def decode_members(document: bytes) -> tuple[Event, dict[str, msgspec.Raw]]:
-    """The event, and every member of the object as it was written."""
+def decode_attributes(document: bytes) -> tuple[Attributes, dict[str, msgspec.Raw]]:
+    """The attributes of an event, checked, and every member of the object as it was written."""
     try:
-        envelope = _decode_envelope(document)
+        attributes = _decode_known(document)
         members = _decode_object(document)
     except msgspec.ValidationError as problem:
         named = _FIELD_IN_MESSAGE.search(str(problem))
@@ -84,27 +87,23 @@ def decode_members(document: bytes) -> tuple[Event, dict[str, msgspec.Raw]]:
         raise EventInvalid(field, str(problem)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise EventInvalid("", f"expected JSON, got: {problem}") from None
-    event = Event(
-        specversion=envelope.specversion,
-        id=envelope.id,
-        source=envelope.source,
-        type=envelope.type,
-        subject=envelope.subject,
-        time=envelope.time,
-        datacontenttype=envelope.datacontenttype,
-        dataschema=envelope.dataschema,
-        data=envelope.data,
-        data_base64=envelope.data_base64,
-        extensions={name: _extension(name, members[name]) for name in members if name not in _ATTRIBUTES},
-    )
-    validate(event)
-    return event, members
+    _validate_attributes(attributes)
+    return attributes, members
+
+
+def read_extensions(members: dict[str, msgspec.Raw]) -> dict[str, Extension]:
+    """The members that are no attributes, checked."""
+    if members.keys() <= _ATTRIBUTES:
+        return {}
+    extensions = {name: _extension(name, raw) for name, raw in members.items() if name not in _ATTRIBUTES}
+    _validate_names(extensions)
+    return extensions
 
 
 def encode(event: Event) -> bytes:
     """Write the event in structured mode."""
     document: dict[str, object] = {"specversion": event.specversion}
-    for name in _Envelope.__struct_fields__[1:]:
+    for name in Attributes.__struct_fields__[1:]:
         value = getattr(event, name)
         if value is not None and value != msgspec.Raw(b""):
             document[name] = value
@@ -113,6 +112,11 @@ def encode(event: Event) -> bytes:
 
 def validate(event: Event) -> None:
     """Check what the types alone do not say."""
+    _validate_attributes(event)
+    _validate_names(event.extensions)
+
+
+def _validate_attributes(event: Attributes) -> None:
     if event.specversion != "1.0":
         raise EventInvalid("specversion", f'expected specversion to be "1.0", got: "{event.specversion}"')
     if not 0 < len(event.id) <= LONGEST_ID or not event.id.isprintable():
@@ -129,7 +133,10 @@ def validate(event: Event) -> None:
         raise EventInvalid("time", f"expected time to have a time zone, got: {event.time.isoformat()}")
     if event.data_base64 is not None and bytes(event.data):
         raise EventInvalid("data_base64", "expected data or data_base64, got both")
-    for name in event.extensions:
+
+
+def _validate_names(extensions: Iterable[str]) -> None:
+    for name in extensions:
         if not _EXTENSION_NAME.fullmatch(name):
             raise EventInvalid(
                 name, f"expected extension names of 1 to 20 lower-case letters and digits, got: {name!r}"

@@ -44,7 +44,7 @@ _SERVE: Final = "from tenantry.cli import main; main()"
 
 
 def run(*, quick: bool, say: Say) -> Report:
-    rounds, singles, batches = (5, 4_000, 60) if quick else (9, 20_000, 300)
+    rounds, singles, batches = (5, 6_000, 240) if quick else (9, 20_000, 1_000)
     with tempfile.TemporaryDirectory() as folder:
         # The user as whom root runs PostgreSQL must be able to walk through.
         Path(folder).chmod(0o711)

@@ -13,7 +13,7 @@ from typing import Final
 
 from nats_bulk import BulkError, PublishError, parse_addresses
 from nats_bulk.publish import error_in
-from nats_bulk.wire import CRLF, Acknowledgements, Delivery, Refusal
+from nats_bulk.wire import Acknowledgements, Delivery, Refusal
 from tenantry.errors import EventTooLarge
 from tenantry.ingest.link import Link
 from tenantry.ingest.reading import Message
@@ -28,6 +28,7 @@ UNLINKED = signal(
 
 ANSWER_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 0.25
+ENOUGH: Final = 32
 # Silence is not death: a server that is silent for so long is asked, and lost if it does not answer that either.
 SILENT_SECONDS: Final = 1.0
 LOST_SECONDS: Final = 2.0
@@ -50,8 +51,8 @@ class Outcome:
         """Why, for each position that was not stored, or may not have been."""
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def settle_one(self) -> None:
-        self.left -= 1
+    def settle(self, count: int) -> None:
+        self.left -= count
         if not self.left:
             self.messages = ()
             if not self.settled.done():
@@ -74,7 +75,7 @@ class Publisher:
         self._ended = asyncio.Event()
         self._tried: asyncio.Future[None] = self._loop.create_future()
         self._next_reply = 0
-        self._waiting: dict[int, tuple[Outcome, int]] = {}
+        self._waiting: dict[int, Outcome] = {}
         self._due: deque[Outcome] = deque()
         self._unsent: list[bytes] = []
         self._watching: asyncio.TimerHandle | None = None
@@ -114,18 +115,21 @@ class Publisher:
     def _send(self, link: Link, outcome: Outcome) -> None:
         inbox, largest, first = link.inbox, link.max_payload, outcome.first_reply
         frames: list[bytes] = []
-        for position, message in enumerate(outcome.messages):
-            size = message.size
+        for reply, message in enumerate(outcome.messages, first):
+            _, _, subject, header, document, size, _ = message
             if size > largest:
                 most = f"{largest:,} bytes with its headers"
-                raise EventTooLarge(f"expected an event of at most {most}, got: {size:,}", position)
-            frame = f"HPUB {message.subject} {inbox}{first + position} {len(message.header)} {size}\r\n"
-            frames += frame.encode(), message.header, message.document, CRLF
-        self._waiting.update((first + position, (outcome, position)) for position in range(outcome.left))
+                raise EventTooLarge(f"expected an event of at most {most}, got: {size:,}", reply - first)
+            frame = f"HPUB {subject} {inbox}{reply} {len(header)} {size}\r\n".encode()
+            frames.append(b"%b%b%b\r\n" % (frame, header, document))
+        self._waiting.update(dict.fromkeys(range(first, first + outcome.left), outcome))
         self._due.append(outcome)
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent += frames
+        if len(frames) >= ENOUGH:
+            # So many need no company, and the server can begin while we read the next ones.
+            self._flush()
         if self._watching is None:
             # Before that, nobody waited for anything.
             link.heard_at = max(link.heard_at, self._loop.time())
@@ -141,31 +145,31 @@ class Publisher:
     def acknowledged(self, run: Acknowledgements) -> None:
         take = self._waiting.pop
         for reply, duplicate in zip(run.replies, run.duplicates, strict=True):
-            found = take(reply, None)
+            outcome = take(reply, None)
             # One that nobody waits for is late: it was given up before.
-            if found is not None:
-                outcome, _ = found
+            if outcome is not None:
                 outcome.duplicates += duplicate
-                outcome.settle_one()
+                outcome.settle(1)
 
     def answered(self, answer: Delivery) -> None:
         assert self._link is not None
         number = answer.subject[len(self._link.inbox) :]
-        if number.isdigit() and (found := self._waiting.get(int(number))):
-            outcome, position = found
+        if number.isdigit() and (outcome := self._waiting.get(int(number))):
+            position = int(number) - outcome.first_reply
             self._fail(outcome, position, error_in(answer, outcome.messages[position].subject))
 
     def refused(self, refusal: Refusal) -> None:
         # It names the subject only, and holds for every message to it.
-        for outcome, position in list(self._waiting.values()):
+        for reply, outcome in list(self._waiting.items()):
+            position = reply - outcome.first_reply
             if refusal.is_about(outcome.messages[position].subject):
                 self._fail(outcome, position, PublishError(403, 0, refusal.reason))
 
     def lost(self, reason: str) -> None:
         self._link = None
         self._unsent.clear()
-        for outcome, position in list(self._waiting.values()):
-            self._fail(outcome, position, PublishError(503, 0, reason, certain=False))
+        for reply, outcome in list(self._waiting.items()):
+            self._fail(outcome, reply - outcome.first_reply, PublishError(503, 0, reason, certain=False))
         if not self._keeping.done():
             UNLINKED.emit(connection=self._name, reason=reason)
         self._ended.set()
@@ -173,7 +177,7 @@ class Publisher:
     def _fail(self, outcome: Outcome, position: int, error: PublishError) -> None:
         self._waiting.pop(outcome.first_reply + position, None)
         outcome.errors[position] = error
-        outcome.settle_one()
+        outcome.settle(1)
 
     def _fail_all(self, outcome: Outcome, error: PublishError) -> None:
         for position in range(outcome.left):

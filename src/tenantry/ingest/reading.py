@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import binascii
 import json
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from tenantry import event as cloudevents
 from tenantry.errors import EventInvalid, EventTooLarge
-from tenantry.event import Event
+from tenantry.event import Attributes, Extension
 from tenantry.ingest.tracing import PARENT, STATE, Trace, start_trace, trace_of_event
 from tenantry.tenants.boundary import CLAIMS, TENANT_EXTENSION, override_claims
 from tenantry.tenants.lanes import Lane
@@ -31,54 +32,63 @@ class Message(NamedTuple):
     subject: str
     header: bytes
     document: bytes
+    size: int
+    """Bytes on the wire: headers count against the limit of a tenant, too."""
     trace: Trace
-
-    @property
-    def size(self) -> int:
-        """Bytes on the wire: headers count against the limit of a tenant, too."""
-        return len(self.header) + len(self.document)
 
 
 class Reader:
-    """Reads the events of one request, all for one lane."""
+    """Reads the events of one request, all for one lane. Those that name no trace are in the request's."""
 
     def __init__(self, lane: Lane, largest: int, trace: Trace | None) -> None:
         self.lane = lane
         self._largest = largest
-        self._trace = trace
-        self._now = ""
+        self._usual = _Marks(lane, trace or start_trace())
+        self._time = b""
 
-    def read(self, document: bytes) -> tuple[Event, Message]:
+    def read(self, document: bytes) -> tuple[Attributes, Message]:
         """Raises EventInvalid or EventTooLarge."""
-        event, members = _decode(document)
-        trace = trace_of_event(event.extensions) or self._trace or start_trace()
-        if event.extensions:
-            override_claims(self.lane.tenant, event.extensions)
+        event, members, extensions = _decode(document)
+        marks = self._usual
+        if extensions:
+            override_claims(self.lane.tenant, extensions)
+            if own := trace_of_event(extensions):
+                marks = _Marks(self.lane, own)
             for name in _SET_HERE:
                 members.pop(name, None)
-        # None of these needs escaping, but for the state of a trace.
-        added = f'"{TENANT_EXTENSION}":"{self.lane.tenant}","{PARENT}":"{trace.parent}"'
-        header = f"NATS/1.0\r\nNats-Msg-Id: {self.lane.message_id(event.id)}\r\n{PARENT}: {trace.parent}\r\n"
-        if trace.state:
-            added += f',"{STATE}":{_encode(trace.state).decode()}'
-            header += f"{STATE}: {trace.state}\r\n"
+        added = marks.members
         if event.time is None:
             members.pop("time", None)
-            added += f',"time":"{self._time()}"'
-        encoded = b"%b,%b}" % (_encode(members)[:-1], added.encode())
-        message = Message(
-            event.id, event.type, f"{self.lane.prefix}.{event.type}", f"{header}\r\n".encode(), encoded, trace
-        )
-        if message.size > self._largest:
+            added += self._present_time()
+        encoded = b"%b%b}" % (_encode(members)[:-1], added)
+        header = f"NATS/1.0\r\nNats-Msg-Id: {self.lane.message_id(event.id)}\r\n{marks.headers}\r\n".encode()
+        size = len(header) + len(encoded)
+        if size > self._largest:
             raise EventTooLarge(
-                f"expected an event of at most {self._largest:,} bytes with its headers, got: {message.size:,}; send a "
+                f"expected an event of at most {self._largest:,} bytes with its headers, got: {size:,}; send a "
                 "reference to the data instead of the data, or have `payload` of the tenant's plan raised"
             )
-        return event, message
+        subject = f"{self.lane.prefix}.{event.type}"
+        return event, Message(event.id, event.type, subject, header, encoded, size, marks.trace)
 
-    def _time(self) -> str:
-        self._now = self._now or cloudevents.now().isoformat(timespec="microseconds").replace("+00:00", "Z")
-        return self._now
+    def _present_time(self) -> bytes:
+        if not self._time:
+            self._time = b',"time":"%b"' % _timestamp(cloudevents.now()).encode()
+        return self._time
+
+
+class _Marks:
+    """What is put on an event: whose it is, and which trace it belongs to."""
+
+    def __init__(self, lane: Lane, trace: Trace) -> None:
+        self.trace = trace
+        # None of these needs escaping, but for the state of a trace.
+        members = f',"{TENANT_EXTENSION}":"{lane.tenant}","{PARENT}":"{trace.parent}"'
+        self.headers = f"{PARENT}: {trace.parent}\r\n"
+        if trace.state:
+            members += f',"{STATE}":{_encode(trace.state).decode()}'
+            self.headers += f"{STATE}: {trace.state}\r\n"
+        self.members = members.encode()
 
 
 def read_batch(body: bytes) -> list[bytes]:
@@ -93,9 +103,10 @@ def read_batch(body: bytes) -> list[bytes]:
         raise EventInvalid("", f"expected JSON, got: {problem}") from None
 
 
-def _decode(document: bytes) -> tuple[Event, dict[str, msgspec.Raw]]:
+def _decode(document: bytes) -> tuple[Attributes, dict[str, msgspec.Raw], dict[str, Extension]]:
     try:
-        event, members = cloudevents.decode_members(document)
+        event, members = cloudevents.decode_attributes(document)
+        extensions = cloudevents.read_extensions(members)
     except RecursionError:
         raise EventInvalid("", "expected JSON that is not nested so deeply") from None
     if event.id.isspace():
@@ -106,7 +117,7 @@ def _decode(document: bytes) -> tuple[Event, dict[str, msgspec.Raw]]:
     # equal what is left of them without such members.
     if _encode(members) != document:
         _require_each_once(document)
-    return event, members
+    return event, members, extensions
 
 
 def _require_each_once(document: bytes) -> None:
@@ -133,3 +144,7 @@ def _require_base64(text: str) -> None:
         binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
         raise EventInvalid("data_base64", "expected data_base64 to be base64") from None
+
+
+def _timestamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

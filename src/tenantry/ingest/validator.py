@@ -14,7 +14,7 @@ import jsonschema_rs
 import msgspec
 
 from tenantry.errors import DataInvalid, TenantInvalid
-from tenantry.event import Event
+from tenantry.event import Attributes
 
 LARGEST_SCHEMA: Final = 64 << 10
 MOST_PARTS: Final = 2000
@@ -46,7 +46,7 @@ class Validator:
             path = "".join(f"/{part}" for part in getattr(problem, "instance_path", ()))
             raise _invalid(f"expected a JSON Schema, got at {path or '/'}: {reason[:300]}") from None
 
-    def check(self, event: Event) -> None:
+    def check(self, event: Attributes) -> None:
         """DataInvalid names the first place in the data that does not fit."""
         raw = bytes(event.data)
         if not raw:
