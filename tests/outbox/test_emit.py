@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, assert_type
+from uuid import UUID
 
 import asyncpg  # type: ignore[import-untyped]
 import msgspec
@@ -108,6 +109,7 @@ async def test_many_are_emitted_in_their_order(outbox: OwnDatabase, way: Way) ->
     assert [json.loads(row["document"])["data"]["number"] for row in rows] == list(range(2000))
     assert ids[1::2] == [f"e{number}" for number in range(1, 2000, 2)]
     assert len(set(ids)) == 2000
+    assert {UUID(id).version for id in ids[::2]} == {4}
     # One ticket for each of the three lanes: the transaction's place in each.
     assert len({(row["lane"], row["ticket"]) for row in rows}) == 3
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import signal
-import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from cyclopts import Parameter, validators
 from rich.text import Text
 
 from tenantry.cli.options import DEFAULT, Options
-from tenantry.cli.output import console, note
+from tenantry.cli.output import console, note, print_json
 from tenantry.cli.session import use_administration
 from tenantry.config import Settings
 from tenantry.errors import EventInvalid, TenantInvalid
@@ -113,8 +112,7 @@ def _print_json(event: Published) -> None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Tenants with a stream of their own publish what they like.
         document |= {"event": None, "payload_base64": base64.b64encode(stored.payload).decode()}
-    sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
-    sys.stdout.flush()
+    print_json(document)
 
 
 def _print(event: Published) -> None:
@@ -126,10 +124,12 @@ def _print(event: Published) -> None:
         id, data = "-", stored.payload
     time = stored.time.astimezone().strftime("%H:%M:%S.%f")[:-3]
     head = f"{time}  {event.tenant}  {event.channel}  {Subject.parse(stored.subject).type}  {id}"
-    text = Text(f"{head}  {_one_line(data)}")
+    line = f"{head}  {_one_line(data)}"
+    if not console.is_terminal:
+        return print(line, flush=True)
+    text = Text(line)
     text.stylize("dim", 0, len(time))
-    if console.is_terminal:
-        text.truncate(max(console.width, len(head) + SHORTEST_DATA), overflow="ellipsis")
+    text.truncate(max(console.width, len(head) + SHORTEST_DATA), overflow="ellipsis")
     console.print(text, soft_wrap=True)
 
 
