@@ -32,6 +32,26 @@ async def test_the_how_to_does_what_it_says(start_api: StartApi, tmp_path: Path)
     assert [each.id for each in await api.administration.registry.page()] == ["globex"]
 
 
+async def test_the_page_on_ingest_does_what_it_says(start_api: StartApi, tmp_path: Path) -> None:
+    api = await start_api()
+    _, key = await api.keys.create("test", name="admin", scopes=["*"])
+    blocks = re.findall(r"```sh\n(.*?)```", (DOCS / "how-to" / "ingest.md").read_text(), re.DOTALL)
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["bash", "-c", "set -eo pipefail\n" + "\n".join(blocks)],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, API=api.server.url, KEY=key),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '{"accepted":1,"duplicates":0,"spooled":0,"ids":["order-7"]}' in done.stdout
+    assert '"spooled":0,"ids":["order-8","order-9"]}' in done.stdout
+    for channel, stored in (("events", 5), ("properties", 1)):
+        lane = await api.administration.lanes.resolve("acme", channel)
+        assert await api.administration.backbone.platform.last_sequence(lane.stream, lane.subjects) == stored
+
+
 def test_the_reference_lists_every_scope() -> None:
     page = (DOCS / "reference" / "access.md").read_text()
     rows = re.findall(r"^\| `([\w:*]+)` \| (.+?) \| (.+?) \|$", page, re.MULTILINE)

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from http import HTTPStatus
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-LARGEST_HEAD: Final = 64 << 10
+from tenantry.api.problems import MEDIA_TYPE
 
-_PROBLEM: Final = json.dumps(
-    {
-        "type": "about:blank",
-        "title": "Request Header Fields Too Large",
-        "status": 431,
-        "detail": f"expected a request line and headers of at most {LARGEST_HEAD:,} bytes",
-        "instance": "",
-    }
-).encode()
-_ANSWER: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/problem+json\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%b"
-) % (len(_PROBLEM), _PROBLEM)
+LARGEST_HEAD: Final = 64 << 10
 
 
 class ApiProtocol(HttpToolsProtocol):
@@ -39,9 +28,23 @@ class ApiProtocol(HttpToolsProtocol):
         if self._is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > LARGEST_HEAD and self._head_bytes > len(data):
-                self.transport.write(_ANSWER)
-                return self.transport.close()
+                return self._refuse(431, f"expected a request line and headers of at most {LARGEST_HEAD:,} bytes")
         super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (it says no more than the status)
+        self._refuse(400, "expected a request as HTTP/1.1 has it")
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """For what is no request yet, so that no route can answer it."""
+        title = HTTPStatus(status).phrase
+        problem = {"type": "about:blank", "title": title, "status": status, "detail": detail, "instance": ""}
+        body = json.dumps(problem).encode()
+        self.transport.write(
+            f"HTTP/1.1 {status} {title}\r\ncontent-type: {MEDIA_TYPE}\r\nconnection: close\r\n"
+            f"content-length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         self._is_in_head = True
