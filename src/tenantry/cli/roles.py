@@ -55,16 +55,9 @@ class Roles:
 
     def relay(self) -> list[Service]:
         """What is emitted is carried to the lanes."""
-        settings, url = self._settings, lambda: self._outbox_url
-        services: list[Service] = [
-            Deferred(
-                "outbox upkeep",
-                lambda: Upkeep(url(), keep=settings.outbox_keep, stall_seconds=settings.outbox_stall_seconds),
-            ),
-            Deferred("relay", lambda: RelayService(url(), self.roster, self.tenants.value.lanes, settings)),
-        ]
-        if settings.outbox_url:
-            services.insert(0, Deferred("outbox lanes", lambda: LaneFollower(url(), self.roster)))
+        services: list[Service] = [Deferred("outbox upkeep", self._make_upkeep), Deferred("relay", self._make_relay)]
+        if self._settings.outbox_url:
+            services.insert(0, Deferred("outbox lanes", lambda: LaneFollower(self._outbox_url, self.roster)))
         return services
 
     @property
@@ -76,6 +69,13 @@ class Roles:
     def _outbox_url(self) -> str:
         own = self._settings.outbox_url
         return own.get_secret_value() if own else self._platform.database_url
+
+    def _make_upkeep(self) -> Upkeep:
+        settings = self._settings
+        return Upkeep(self._outbox_url, keep=settings.outbox_keep, stall_seconds=settings.outbox_stall_seconds)
+
+    def _make_relay(self) -> RelayService:
+        return RelayService(self._outbox_url, self.roster, self.tenants.value.lanes, self._settings)
 
     def _make_roster(self) -> Roster:
         self._roster = Roster(self.tenants.value.registry, self.tenants.value.lanes)

@@ -37,10 +37,9 @@ CARRIED = signal("outbox.carried", "Events were published and cursors moved.", "
 STEP = signal("outbox.step", "The relay is about to do something.", "step", level="debug")
 PUT_OFF = signal(
     "outbox.put_off",
-    "No stream takes an event; it is tried again.",
+    "The next event of a lane could not be published; it is tried again.",
     "tenant",
     "channel",
-    "event_id",
     "attempts",
     "seconds",
     "reason",
@@ -75,7 +74,7 @@ CARRIER_SECONDS: Final = 60.0
 INSPECTIONS: Final = 4
 CHAIN_SIZE: Final = len("Nats-Expected-Last-Msg-Id: ") + 1024 + 64
 _WRONG_LAST_ID: Final = 10070
-_NEVER: Final = PublishError(499, 0, "")
+_STORE_REFUSED: Final = 10077
 
 
 class Relay:
@@ -100,7 +99,7 @@ class Relay:
         self._executor = ThreadPoolExecutor(INSPECTIONS, "relay")
         self._carriers: dict[str, Carrier] = {}
         self._tracks: dict[int, Track] = {}
-        self._doubtful: set[int] = set()
+        self._unsettled: dict[int, Track] = {}
         """Lanes that we let go of without being sure what the broker has of them."""
         self._buckets: dict[str, Bucket] = {}
         self._stopping = False
@@ -135,6 +134,8 @@ class Relay:
             for carrier in self._carriers.values():
                 carrier.close()
             self._executor.shutdown(wait=False, cancel_futures=True)
+            self._bell.close()
+            self._ringer.close()
 
     def stop(self) -> None:
         """From any thread."""
@@ -183,7 +184,7 @@ class Relay:
             self._look(now)
         self._collect()
         self._inspect(now)
-        self._settle_troubles()
+        self._settle_troubles(now)
         is_leaving = self._claimed_at and now - self._claimed_at > TURN_SECONDS
         sent = 0 if is_leaving and not self._has_laggard(now) else self._send_round(now)
         in_air = any(track.flights for track in self._tracks.values())
@@ -275,10 +276,9 @@ class Relay:
         if lane is None or tenant is None:
             return
         track = Track.of(cursor, lane, horizon, self._is_chained(lane, tenant))
-        if cursor.lane in self._doubtful:
-            self._doubtful.discard(cursor.lane)
-            track.is_inspected = False
         track.retry_at = time.monotonic() + max(0.0, cursor.wait or 0.0)
+        if before := self._unsettled.pop(cursor.lane, None):
+            track.remember(before)
         self._tracks[cursor.lane] = track
 
     def _is_chained(self, lane: Lane, tenant: Tenant) -> bool:
@@ -301,7 +301,9 @@ class Relay:
                 bucket.resize(tenant.limits.publish_rate, tenant.limits.publish_burst, now)
             if stream_of(lane) != stream_of(track.lane):
                 if track.flights:
-                    track.doubt(_NEVER)
+                    # They are answered first.
+                    self._roster_seen = -1
+                    continue
                 track.sequence = 0
             track.lane, track.is_chained = lane, self._is_chained(lane, tenant)
 
@@ -338,7 +340,7 @@ class Relay:
         in_air = sum(carrier.in_air for carrier in self._carriers.values())
         quotas = self._shares.allot(wants, min(ROUND, IN_AIR - in_air))
         requests = [
-            self._request(track, quota)
+            self._request(track, 1 if track.is_careful else quota)
             for tenant, allotted in quotas.items()
             for track, quota in _split(able[tenant], allotted)
         ]
@@ -445,11 +447,11 @@ class Relay:
         except StreamGone:
             self._refresh()
             track.is_inspected = True
-            track.trouble = track.trouble or PublishError(503, 0, f"there is no stream {track.lane.stream}")
+            track.trouble = PublishError(404, 10059, f"there is no stream {track.lane.stream}")
             return
-        except (BrokerError, nats_bulk.BulkError):
+        except (BrokerError, nats_bulk.BulkError) as problem:
             # Nobody's fault but the broker's.
-            track.pause()
+            self._put_off(track, str(problem))
             return
         own = len(track.lane.message_id(""))
         track.stored = {each[own:] for each in ids}
@@ -470,9 +472,9 @@ class Relay:
             if not following:
                 track.stored.clear()
 
-    def _settle_troubles(self) -> None:
+    def _settle_troubles(self, now: float) -> None:
         for track in list(self._tracks.values()):
-            if track.trouble is None and (refusal := self._carrier(track.lane).refusal) and track.retry_at == 0.0:
+            if track.trouble is None and (refusal := self._carrier(track.lane).refusal) and track.can_send(now):
                 track.trouble = PublishError(403, 0, refusal)
             if track.trouble is not None and track.is_inspected and not track.flights:
                 trouble, track.trouble = track.trouble, None
@@ -480,37 +482,46 @@ class Relay:
 
     def _settle(self, track: Track, trouble: PublishError) -> None:
         """What was not stored is tried again, or given up, according to whose fault it is."""
-        if trouble.err_code == _WRONG_LAST_ID:
+        if trouble.err_code == _WRONG_LAST_ID or not self._carrier(track.lane).is_ready:
             return
-        if not trouble.certain or (trouble.code == 503 and self._roster.find(track.tenant) is None):
-            track.pause()
-            return
-        if trouble.code == 503 and "there is no stream" not in trouble.description:
+        if not trouble.certain or (trouble.code == 503 and trouble.err_code != _STORE_REFUSED):
+            # The broker is not itself, or the lane has moved: that is no fault of the event's.
             self._refresh()
-            track.pause()
+            self._put_off(track, trouble.description)
             return
+        track.attempts += 1
+        if track.attempts >= self._attempts:
+            self._bury(track, trouble.description)
+        else:
+            self._put_off(track, trouble.description)
+
+    def _put_off(self, track: Track, reason: str) -> None:
+        track.failures += 1
+        seconds = pause_after(track.failures)
+        self._save()
+        self._log.put_off(track.number, track.attempts, seconds, reason)
+        track.retry_at = time.monotonic() + seconds
+        PUT_OFF.emit(
+            tenant=track.tenant, channel=track.cursor.channel, attempts=track.attempts, seconds=seconds, reason=reason
+        )
+
+    def _bury(self, track: Track, reason: str) -> None:
         self._save()
         event = self._log.next_event(track.cursor, track.answered, track.horizon)
         if event is None:
             return
-        track.attempts += 1
-        told = {
-            "tenant": track.tenant,
-            "channel": track.cursor.channel,
-            "event_id": event.event_id,
-            "attempts": track.attempts,
-            "reason": trouble.description,
-        }
-        if track.attempts >= self._attempts:
-            self._log.bury(track.number, event, track.attempts, trouble.description)
-            track.skip_to(track.answered._replace(ticket=event.ticket, id=event.id))
-            track.saved, track.attempts, track.failures = track.answered, 0, 0
-            DEAD_LETTER.emit(**told, type=event.type, traceparent=event.traceparent)
-        else:
-            seconds = pause_after(track.attempts)
-            self._log.put_off(track.number, track.attempts, seconds, trouble.description)
-            track.retry_at = time.monotonic() + seconds
-            PUT_OFF.emit(**told, seconds=seconds)
+        self._log.bury(track.number, event, track.attempts, reason)
+        DEAD_LETTER.emit(
+            tenant=track.tenant,
+            channel=track.cursor.channel,
+            event_id=event.event_id,
+            type=event.type,
+            attempts=track.attempts,
+            reason=reason,
+            traceparent=event.traceparent,
+        )
+        track.skip_to(track.answered._replace(ticket=event.ticket, id=event.id))
+        track.saved, track.attempts, track.failures = track.answered, 0, 0
 
     # -- what is written down ---------------------------------------------------------------------------------------
 
@@ -543,12 +554,13 @@ class Relay:
         self._forget_turns()
 
     def _let_go(self, lane: int) -> None:
-        if not self._tracks.pop(lane).is_inspected:
-            self._doubtful.add(lane)
+        track = self._tracks.pop(lane)
+        if track.flights or track.is_careful or not track.is_inspected:
+            self._unsettled[lane] = track
 
     def _forget_turns(self) -> None:
-        self._doubtful |= {track.number for track in self._tracks.values() if track.flights or not track.is_inspected}
-        self._tracks.clear()
+        for lane in list(self._tracks):
+            self._let_go(lane)
         self._buckets.clear()
         self._claimed_at = 0.0
         # There may be more to do for them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -36,6 +35,9 @@ class Track:
     """Whether it is certain that the stream has nothing beyond `answered` but what is on its way."""
     flights: deque[tuple[Flight, Position]] = field(default_factory=deque)
     is_drained: bool = False
+    is_careful: bool = False
+    """Whether one event is sent alone, to see if it is taken. A stream that comes back while several are on their way
+    would take the later ones and not the first."""
     inspection: Future[tuple[set[str], int]] | None = None
     stored: set[str] = field(default_factory=set)
     """Message ids that the stream has, beyond `answered`."""
@@ -58,7 +60,8 @@ class Track:
             saved=place,
             sequence=cursor.sequence if is_same else 0,
             attempts=cursor.attempts,
-            is_inspected=cursor.is_known and (is_same or not cursor.stream),
+            is_inspected=cursor.is_known,
+            is_careful=not cursor.is_known,
         )
 
     @property
@@ -75,7 +78,7 @@ class Track:
             and not self.is_drained
             and self.trouble is None
             and self.retry_at <= now
-            and len(self.flights) < (1 if self.is_chained else FLIGHTS)
+            and len(self.flights) < (1 if self.is_chained or self.is_careful else FLIGHTS)
         )
 
     def look_up_to(self, horizon: int) -> None:
@@ -92,6 +95,7 @@ class Track:
             self.answered = place
             self.sequence = max(self.sequence, flight.sequence)
             self.failures = 0
+            self.is_careful = False
 
     def doubt(self, trouble: PublishError | None) -> None:
         """Start over from what is certain, once the broker has been asked."""
@@ -99,14 +103,16 @@ class Track:
         self.flights.clear()
         self.sent = self.answered
         self.is_inspected = self.is_drained = False
+        self.is_careful = True
 
     def skip_to(self, place: Position) -> None:
         self.sent = self.answered = place
 
-    def pause(self) -> None:
-        """For a while, and longer each time."""
-        self.retry_at = time.monotonic() + pause_after(self.failures)
-        self.failures += 1
+    def remember(self, before: Track) -> None:
+        """What was known of the lane when it was let go of unsettled."""
+        self.is_inspected, self.is_careful = False, True
+        self.failures = before.failures
+        self.retry_at = max(self.retry_at, before.retry_at)
 
     def move(self) -> Move:
         return Move(self.number, *self.answered, stream_of(self.lane), self.sequence, self.attempts + 1)

@@ -76,7 +76,7 @@ class Upkeep:
         async with connect(self._url, autocommit=True) as connection:
             if await self._is_ours(connection):
                 await self._make_partitions(connection)
-                await self._retire_partitions(connection)
+                await self._retire_rows(connection)
                 await self._report_stalls(connection)
 
     async def _is_ours(self, connection: Connection) -> bool:
@@ -88,13 +88,14 @@ class Upkeep:
             await connection.execute(LOCK_TIMEOUT)
             await _sql.execute(connection, "due_partitions", {"length": self._length, "ahead": 6 * self._length})
 
-    async def _retire_partitions(self, connection: Connection) -> None:
+    async def _retire_rows(self, connection: Connection) -> None:
         await _sql.execute(connection, "close_partitions")
         # In a statement before the one that relies on it.
         horizon = await _sql.fetch_all(connection, "horizon")
         everyone = [row["ticket"] for row in horizon if row["lane"] in (None, EVERY_LANE)]
         held = [row["lane"] for row in horizon if row["lane"] not in (None, EVERY_LANE)]
         await _sql.execute(connection, "raise_cursors", {"horizon": min(everyone), "held": held})
+        await _sql.execute(connection, "sweep_erased", {"horizon": min(everyone), "held": held})
         for row in await _sql.fetch_all(connection, "droppable_partitions", {"keep": self._keep}):
             await self._drop(connection, row["name"])
         await _sql.execute(connection, "empty_other", {"keep": self._keep})

@@ -252,9 +252,17 @@ end $$;
 create trigger lane_opened after insert on tenantry.outbox_lanes
     for each row execute function tenantry.outbox_lane_opened();
 
+create table tenantry.outbox_erased_lanes (
+    lane integer primary key,
+    ticket bigint not null
+);
+comment on table tenantry.outbox_erased_lanes is
+    'Lanes that are gone, for as long as a transaction from before may still commit events for them';
+
 create function tenantry.outbox_lane_erased() returns trigger language plpgsql as $$
 begin
     delete from tenantry.outbox where lane = old.id;
+    insert into tenantry.outbox_erased_lanes values (old.id, pg_sequence_last_value('tenantry.outbox_tickets'));
     delete from tenantry.outbox_turns t where t.tenant_id = old.tenant_id
         and not exists (select from tenantry.outbox_lanes l where l.tenant_id = old.tenant_id);
     return null;
