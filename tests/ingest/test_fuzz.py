@@ -40,7 +40,7 @@ EVENTS = st.dictionaries(st.sampled_from(ATTRIBUTES) | st.text(max_size=8), JSON
 HEADER_VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=60).map(str.strip)
 
 
-def exploring(examples: int) -> Any:
+def exploring(examples: int) -> settings:
     return settings(
         max_examples=examples,
         derandomize=True,

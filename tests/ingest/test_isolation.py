@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 from nats.aio.msg import Msg
 
+from tenantry.api.app import build_app
+from tenantry.api.server import ApiServer
+from tenantry.config import Settings
 from tenantry.ingest import admission
 from tenantry.nats.connections import connect
+from tenantry.tenants.administration import Administration
+from tenantry.tenants.roster import Roster
 from tenantry.tenants.spec import TenantSpec
 from tests.api.conftest import Api
 from tests.ingest.conftest import STRUCTURED, Sender, event, make_sender
@@ -176,6 +181,24 @@ def _id(message: Any) -> str:
 async def _move(api: Api) -> None:
     for tier in ("stream", "account"):
         await api.administration.move("acme", tier, "test")
+
+
+async def test_an_event_for_where_its_tenant_was_goes_to_where_it_is(administration: Administration) -> None:
+    """A process that has not heard of a move publishes to the old lane, where nobody is."""
+    roster, settings = Roster(administration.registry, administration.lanes), Settings()
+    app = build_app(administration, keys=administration.keys, tokens=None, settings=settings, roster=roster)
+    server = ApiServer(app, settings.api_host, 0)
+    await server.start()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.stop)
+        acme = await make_sender(Api(administration, administration.keys, server, stack))
+        assert (await acme.send(event("1"))).status_code == 202
+        before = roster.lane("acme", "events")
+        await administration.move("acme", "account", "test")
+        assert roster.lane("acme", "events") == before
+        answer = await acme.send([event("2"), event("3")])
+        assert answer.json()["spooled"] == 0
+        assert [_id(each) for each in await acme.stored()] == ["1", "2", "3"]
 
 
 async def test_a_connection_for_a_tenant_is_closed_when_it_is_idle(api: Api) -> None:

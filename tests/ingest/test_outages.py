@@ -86,11 +86,15 @@ async def test_what_another_process_spooled_is_not_overtaken(
     assert await send(elsewhere, "3") == 0
 
 
-async def test_a_server_that_stands_still_is_as_good_as_gone(fragile: FragilePlatform, acme: Sender) -> None:
+async def test_a_server_that_stands_still_is_as_good_as_gone(
+    fragile: FragilePlatform, acme: Sender, signals: Signals
+) -> None:
     assert await send(acme, "1") == 0
     with fragile.nats.frozen():
         assert await asyncio.gather(*(send(acme, f"still-{number}") for number in range(5))) == [1] * 5
     assert len(await fragile.rows()) == 5
+    reasons = [fields["reason"] for name, fields in signals if name == "ingest.unlinked"]
+    assert "does not answer" in str(reasons[0])
 
 
 async def test_with_neither_nats_nor_database_nothing_is_claimed(

@@ -50,6 +50,7 @@ class Link(asyncio.Protocol):
         self._info: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._pong: asyncio.Future[None] = self._loop.create_future()
         self._reason = ""
+        self._is_lost = False
 
     @classmethod
     async def open(cls, broker: Broker, server: Address, name: str, listener: Listener) -> Link:
@@ -66,6 +67,9 @@ class Link(asyncio.Protocol):
         except BaseException:
             link.abort("")
             raise
+        if link._is_lost:
+            # Between the last word of the server and this one; nobody would hear of it any more.
+            raise ConnectionLost(f"the connection to {server} broke at once: {link._reason}")
         link._listener = listener
         return link
 
@@ -89,6 +93,8 @@ class Link(asyncio.Protocol):
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise AuthenticationFailed(f"{self._server} does not offer TLS, which was asked for")
             await self._start_tls(broker.tls or ssl.create_default_context())
+        else:
+            self.peers = info.get("connect_urls") or []
         connect = {
             "verbose": False,
             "pedantic": False,
@@ -149,6 +155,7 @@ class Link(asyncio.Protocol):
                 self._hear_refusal(operation)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._is_lost = True
         reason = self._reason or f"the connection to {self._server} broke: {error or 'the server closed it'}"
         if self._listener is not None:
             self._listener.lost(reason)
@@ -168,7 +175,7 @@ class Link(asyncio.Protocol):
         except (ValueError, KeyError, TypeError):
             return self.abort(f"expected INFO to be an object with max_payload, got: {operation.document[:80]!r}")
         if self._info.done():
-            # What came in the open was not yet from whom a certificate names: no peers are learnt from the first.
+            # What came in the open was not yet from whom a certificate names: with TLS the first tells of no peers.
             self.peers = info.get("connect_urls") or self.peers
         _settle(self._info.set_result, self._info, info)
 
@@ -178,6 +185,8 @@ class Link(asyncio.Protocol):
             self._reason = refusal.reason
         elif self._listener is not None:
             self._listener.refused(refusal)
+        else:
+            self.abort(f"{self._server} does not let us have an inbox: {refusal.reason}")
 
 
 def _settle(settle: Callable[[Any], None], waiting: asyncio.Future[Any], value: object) -> None:

@@ -166,6 +166,8 @@ class Publisher:
                 self._fail(outcome, position, PublishError(403, 0, refusal.reason))
 
     def lost(self, reason: str) -> None:
+        if self._link is not None:
+            self._learn_peers(self._link)
         self._link = None
         self._unsent.clear()
         for reply, outcome in list(self._waiting.items()):
@@ -216,23 +218,34 @@ class Publisher:
     async def _keep_linked(self) -> None:
         pause = FIRST_PAUSE
         while True:
+            problem = await self._link_anywhere()
+            if problem is None:
+                pause = FIRST_PAUSE
+                await self._ended.wait()
+                continue
+            if pause == FIRST_PAUSE:
+                UNLINKED.emit(connection=self._name, reason=str(problem))
+            self._has_tried()
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _link_anywhere(self) -> Exception | None:
+        """Try each server once; why the last did not take us, if none did."""
+        problem: Exception | None = None
+        for _ in range(len(self._servers)):
             try:
                 link = await Link.open(self._broker, self._servers[0], self._name, self)
-            except (BulkError, OSError) as problem:
-                if pause == FIRST_PAUSE:
-                    UNLINKED.emit(connection=self._name, reason=str(problem))
+            except (BulkError, OSError) as refused:
+                problem = refused
                 self._servers.append(self._servers.pop(0))
-                self._has_tried()
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             self._ended.clear()
-            self._link, pause = link, FIRST_PAUSE
+            self._link = link
             self.generation += 1
-            self._learn_peers(link)
             self._has_tried()
             LINKED.emit(connection=self._name)
-            await self._ended.wait()
+            return None
+        return problem
 
     def _has_tried(self) -> None:
         if not self._tried.done():
