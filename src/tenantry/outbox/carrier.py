@@ -16,7 +16,7 @@ from typing import Final
 
 import nats_bulk
 from nats_bulk.publish import PublishError, error_in
-from nats_bulk.wire import Acknowledgements, Delivery
+from nats_bulk.wire import CRLF, Acknowledgements, Delivery
 from tenantry.errors import BrokerError, BrokerUnreachable
 from tenantry.nats.connections import Broker, connect_bulk
 from tenantry.telemetry import signal
@@ -38,9 +38,10 @@ LONGEST_PAUSE: Final = 5.0
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """Messages of one lane that are on their way, under consecutive reply numbers."""
+    """Messages of one lane that are on their way, and as many answers as are awaited, under consecutive numbers."""
 
     subjects: str
+    events: int
     first: int
     count: int
     sent_at: float = field(default_factory=time.monotonic)
@@ -95,7 +96,8 @@ class Carrier:
 
     @property
     def in_air(self) -> int:
-        return sum(flight.count - flight.answered for flight in self._flights)
+        """How many events."""
+        return sum(flight.events for flight in self._flights)
 
     @property
     def inbox(self) -> str:
@@ -115,11 +117,20 @@ class Carrier:
         assert self._connection is not None
         return self._connection.new_replies(count)
 
-    def send(self, frames: bytes, subjects: str, first: int, count: int) -> Flight:
+    def send(self, frames: bytes, subjects: str, events: int, first: int) -> Flight:
         """Send frames whose replies are numbered from `first` on. A connection that breaks ends the flight."""
+        return self._send(frames, Flight(subjects, events, first, events))
+
+    def send_chained(self, frames: bytes, subjects: str, events: int, reply: int, last_size: int) -> Flight:
+        """Send frames without replies, of which none is stored unless all before it are: so the last speaks for all."""
+        message = len(frames) - last_size - len(CRLF)
+        sizes = frames.rindex(b" ", 0, frames.rindex(b" ", 0, message)) + 1
+        asked = f"{self.inbox}{reply} ".encode()
+        return self._send(b"".join((frames[:sizes], asked, frames[sizes:])), Flight(subjects, events, reply, 1))
+
+    def _send(self, frames: bytes, flight: Flight) -> Flight:
         assert self._connection is not None
         self.used_at = time.monotonic()
-        flight = Flight(subjects, first, count)
         self._flights.append(flight)
         try:
             self._connection.send(frames)

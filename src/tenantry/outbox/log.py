@@ -19,6 +19,7 @@ from tenantry.postgres.queries import SqlFolder
 
 EVERY_LANE: Final = 736_800_000
 
+_ID: Final = b"Nats-Msg-Id: "
 _sql = SqlFolder("tenantry.outbox")
 
 
@@ -77,6 +78,8 @@ class Request(NamedTuple):
     inbox: str
     reply: int
     chained: bool
+    previous: str | None
+    """The message id of the event before, if that may still be on its way."""
     starts_at: datetime
 
 
@@ -88,9 +91,16 @@ class Frames(NamedTuple):
     cost: int
     last_ticket: int
     last_id: int
+    last_size: int
+    """Bytes of the last message, headers and event."""
     is_cut_short: bool
     """Whether an event follows that is too large to be sent."""
     frames: bytes
+
+    @property
+    def last_message_id(self) -> str:
+        start = self.frames.index(_ID, len(self.frames) - self.last_size - 2) + len(_ID)
+        return self.frames[start : self.frames.index(b"\r", start)].decode()
 
 
 class NextEvent(NamedTuple):
@@ -206,9 +216,8 @@ class OutboxLog:
 
     def read(self, requests: Sequence[Request]) -> list[Frames]:
         columns = list(zip(*requests, strict=True))
-        names = (
-            "lanes tickets ids horizons quotas sizes prefixes id_prefixes inboxes replies chained starts".split()  # noqa: SIM905
-        )
+        names = ["lanes", "tickets", "ids", "horizons", "quotas", "sizes", "prefixes", "id_prefixes", "inboxes"]
+        names += ["replies", "chained", "previous", "starts"]
         parameters = {name: list(column) for name, column in zip(names, columns, strict=True)}
         assert self._work is not None
         with self._work.cursor(binary=True) as cursor:

@@ -59,18 +59,20 @@ DEAD_LETTER = signal(
 )
 DATABASE_LOST = signal("outbox.database_lost", "The outbox cannot be reached.", "seconds", "error", level="warning")
 
-ROUND: Final = 1500
+ROUND: Final = 2000
 """Events of a round, about: fewer make more work, more make a newcomer wait."""
-IN_AIR: Final = 6000
-LOOK_SECONDS: Final = 0.01
+IN_AIR: Final = 8000
+LOOK_SECONDS: Final = 0.015
 IDLE_SECONDS: Final = 0.02
 QUIET_SECONDS: Final = 1.0
 """So long is believed that there is nothing new, without looking everywhere."""
-SAVE_SECONDS: Final = 0.05
+SAVE_SECONDS: Final = 0.1
 TURN_SECONDS: Final = 1.0
 LAGGARD_SECONDS: Final = 0.03
 """A lane that is not answered for longer is no longer waited for by the others."""
 CARRIER_SECONDS: Final = 60.0
+MIXED_SECONDS: Final = 60.0
+"""So long is believed that others publish to a lane, too."""
 INSPECTIONS: Final = 4
 CHAIN_SIZE: Final = len("Nats-Expected-Last-Msg-Id: ") + 1024 + 64
 _WRONG_LAST_ID: Final = 10070
@@ -101,6 +103,8 @@ class Relay:
         self._tracks: dict[int, Track] = {}
         self._unsettled: dict[int, Track] = {}
         """Lanes that we let go of without being sure what the broker has of them."""
+        self._mixed_until: dict[int, float] = {}
+        """Lanes to which others publish, too."""
         self._buckets: dict[str, Bucket] = {}
         self._stopping = False
         self._bell, self._ringer = socket.socketpair()
@@ -246,7 +250,7 @@ class Relay:
             for cursor in cursors:
                 self._open_track(cursor, horizon.of(cursor.lane))
         took = time.monotonic() - now
-        self._look_at = now + max(LOOK_SECONDS if self._tracks else IDLE_SECONDS, 5 * took)
+        self._look_at = now + max(LOOK_SECONDS if self._tracks else IDLE_SECONDS, 10 * took)
 
     def _is_worth_a_look(self, now: float) -> bool:
         if self._tracks or self._has_open_writers or now - self._looked_at > QUIET_SECONDS:
@@ -275,15 +279,19 @@ class Relay:
         lane, tenant = self._roster.lane(cursor.tenant_id, cursor.channel), self._roster.find(cursor.tenant_id)
         if lane is None or tenant is None:
             return
-        track = Track.of(cursor, lane, horizon, self._is_chained(lane, tenant))
+        track = Track.of(cursor, lane, horizon, self._is_chained(cursor.lane, lane, tenant))
         track.retry_at = time.monotonic() + max(0.0, cursor.wait or 0.0)
         if before := self._unsettled.pop(cursor.lane, None):
             track.remember(before)
         self._tracks[cursor.lane] = track
 
-    def _is_chained(self, lane: Lane, tenant: Tenant) -> bool:
-        """Where a stream may refuse one event and take the next, the next says what it follows."""
-        return not lane.is_shared and (tenant.limits.discard == "new" or self._is_replicated(tenant))
+    def _is_chained(self, number: int, lane: Lane, tenant: Tenant) -> bool:
+        """A chain keeps the order whatever the broker does, and spares it most answers. Others that publish to the same
+        stream break it: with them about, only where a stream may refuse one event and take the next."""
+        if lane.is_shared:
+            return False
+        is_mixed = time.monotonic() < self._mixed_until.get(number, 0.0)
+        return not is_mixed or tenant.limits.discard == "new" or self._is_replicated(tenant)
 
     def _follow_roster(self) -> None:
         if self._roster_seen == self._roster.changes:
@@ -305,7 +313,7 @@ class Relay:
                     self._roster_seen = -1
                     continue
                 track.sequence = 0
-            track.lane, track.is_chained = lane, self._is_chained(lane, tenant)
+            track.lane, track.is_chained = lane, self._is_chained(number, lane, tenant)
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
@@ -340,7 +348,7 @@ class Relay:
         in_air = sum(carrier.in_air for carrier in self._carriers.values())
         quotas = self._shares.allot(wants, min(ROUND, IN_AIR - in_air))
         requests = [
-            self._request(track, 1 if track.is_careful else quota)
+            self._request(track, 1 if track.is_careful else quota, chained=track.is_chained)
             for tenant, allotted in quotas.items()
             for track, quota in _split(able[tenant], allotted)
         ]
@@ -364,53 +372,58 @@ class Relay:
         bucket.fill(now)
         return Want(found.limits.weight, min(found.limits.batch, int(bucket.tokens)))
 
-    def _request(self, track: Track, quota: int) -> Request:
+    def _request(self, track: Track, quota: int, *, chained: bool) -> Request:
         carrier, tenant = self._carrier(track.lane), self._roster.find(track.tenant)
         assert tenant is not None
         size = min(tenant.limits.payload, carrier.max_payload)
-        if track.is_chained and quota > 1:
-            size -= CHAIN_SIZE
         return Request(
             track.number,
             *track.sent,
             track.horizon,
             quota,
-            size,
+            size - CHAIN_SIZE if chained else size,
             track.lane.prefix,
             track.lane.message_id(""),
             carrier.inbox,
-            carrier.reserve(quota),
-            track.is_chained,
+            carrier.reserve(1 if chained else quota),
+            chained,
+            track.previous,
             track.cursor.starts_at,
         )
 
     def _send(self, frames: Frames, request: Request, now: float) -> int:
         track = self._tracks[frames.lane]
         if not frames.events:
-            self._find_nothing(track, frames, request)
-            return 0
+            return self._find_nothing(track, frames, request)
         self._shares.spend(track.tenant, frames.cost)
         self._buckets[track.tenant].take(frames.events, now)
-        carrier = self._carrier(track.lane)
+        carrier, subjects = self._carrier(track.lane), track.lane.subjects
         if not carrier.is_ready:
             return 0
-        flight = carrier.send(frames.frames, track.lane.subjects, request.reply, frames.events)
+        if request.chained:
+            flight = carrier.send_chained(frames.frames, subjects, frames.events, request.reply, frames.last_size)
+        else:
+            flight = carrier.send(frames.frames, subjects, frames.events, request.reply)
         track.sent = track.sent._replace(ticket=frames.last_ticket, id=frames.last_id)
+        track.previous = frames.last_message_id
         track.flights.append((flight, track.sent))
-        track.is_drained = frames.events < request.quota and frames.cost < request.quota and not frames.is_cut_short
+        track.is_drained = frames.cost < request.quota and not frames.is_cut_short
         return frames.events
 
-    def _find_nothing(self, track: Track, frames: Frames, request: Request) -> None:
+    def _find_nothing(self, track: Track, frames: Frames, request: Request) -> int:
         if not frames.is_cut_short:
             track.is_drained = True
             if all(each.is_drained for each in self._tracks.values() if each.tenant == track.tenant):
                 self._shares.forget(track.tenant)
-        elif track.is_chained and request.quota > 1:
+        elif track.flights:
+            pass
+        elif request.chained:
             # Alone, without the mention of the one before it, it may fit.
-            frames = self._log.read([self._request(track, 1)])[0]
-            self._send(frames, request._replace(quota=1), time.monotonic())
-        elif not track.flights:
+            alone = self._request(track, 1, chained=False)
+            return self._send(self._log.read([alone])[0], alone, time.monotonic())
+        else:
             track.trouble = PublishError(413, 10054, f"it is larger than the {request.size} bytes that are taken")
+        return 0
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
@@ -482,7 +495,12 @@ class Relay:
 
     def _settle(self, track: Track, trouble: PublishError) -> None:
         """What was not stored is tried again, or given up, according to whose fault it is."""
-        if trouble.err_code == _WRONG_LAST_ID or not self._carrier(track.lane).is_ready:
+        if trouble.err_code == _WRONG_LAST_ID:
+            tenant = self._roster.find(track.tenant)
+            self._mixed_until[track.number] = time.monotonic() + MIXED_SECONDS
+            track.is_chained = tenant is not None and self._is_chained(track.number, track.lane, tenant)
+            return
+        if not self._carrier(track.lane).is_ready:
             return
         if not trouble.certain or (trouble.code == 503 and trouble.err_code != _STORE_REFUSED):
             # The broker is not itself, or the lane has moved: that is no fault of the event's.

@@ -15,7 +15,7 @@ from tenantry.tenants.lanes import Lane
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 30.0
-FLIGHTS: Final = 2
+FLIGHTS: Final = 3
 """So many batches of a lane are on their way at once: while one is answered, the next is written."""
 
 
@@ -24,7 +24,7 @@ class Track:
     cursor: Cursor
     lane: Lane
     is_chained: bool
-    """Whether each event names the one before it, and the stream takes none that follows something else."""
+    """Whether each event names the one before it, so that the stream takes none that follows something else."""
     horizon: int
     sent: Position
     answered: Position
@@ -41,6 +41,8 @@ class Track:
     inspection: Future[tuple[set[str], int]] | None = None
     stored: set[str] = field(default_factory=set)
     """Message ids that the stream has, beyond `answered`."""
+    previous: str | None = None
+    """The last event that was sent and may not be answered yet."""
     trouble: PublishError | None = None
     retry_at: float = 0.0
     failures: int = 0
@@ -78,7 +80,7 @@ class Track:
             and not self.is_drained
             and self.trouble is None
             and self.retry_at <= now
-            and len(self.flights) < (1 if self.is_chained or self.is_careful else FLIGHTS)
+            and len(self.flights) < (1 if self.is_careful else FLIGHTS)
         )
 
     def look_up_to(self, horizon: int) -> None:
@@ -101,7 +103,7 @@ class Track:
         """Start over from what is certain, once the broker has been asked."""
         self.trouble = trouble
         self.flights.clear()
-        self.sent = self.answered
+        self.sent, self.previous = self.answered, None
         self.is_inspected = self.is_drained = False
         self.is_careful = True
 

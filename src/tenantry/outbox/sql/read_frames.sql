@@ -1,21 +1,24 @@
 -- The next events of lanes, as NATS takes them: PostgreSQL writes the frames, so that nobody else has to touch an event.
-select l.lane, f.events, f.cost, f.last_ticket, f.last_id, f.is_cut_short, f.frames
+-- In a chained lane each names the one before it and asks for no answer.
+select l.lane, f.events, f.cost, f.last_ticket, f.last_id, f.last_size, f.is_cut_short, f.frames
 from unnest(
     %(lanes)s::integer[], %(tickets)s::bigint[], %(ids)s::bigint[], %(horizons)s::bigint[], %(quotas)s::integer[],
     %(sizes)s::integer[], %(prefixes)s::text[], %(id_prefixes)s::text[], %(inboxes)s::text[], %(replies)s::bigint[],
-    %(chained)s::boolean[], %(starts)s::timestamptz[]
-) as l (lane, ticket, id, horizon, quota, size, prefix, id_prefix, inbox, reply, chained, starts_at)
+    %(chained)s::boolean[], %(previous)s::text[], %(starts)s::timestamptz[]
+) as l (lane, ticket, id, horizon, quota, size, prefix, id_prefix, inbox, reply, chained, previous, starts_at)
 cross join lateral (
     select
         (count(*) filter (where r.fits))::integer as events,
         (sum(r.cost) filter (where r.fits))::integer as cost,
         max(r.ticket) filter (where r.fits) as last_ticket,
         (array_agg(r.id order by r.ticket, r.id))[count(*) filter (where r.fits)] as last_id,
+        (array_agg(r.size + octet_length(r.chain) order by r.ticket, r.id))[count(*) filter (where r.fits)] as last_size,
         coalesce(bool_or(not r.fits), false) as is_cut_short,
         convert_to(
             string_agg(
-                'HPUB ' || l.prefix || '.' || r.type || ' ' || l.inbox || (l.reply + r.number - 1)
-                || ' ' || (r.size - octet_length(r.document) + octet_length(r.chain))
+                'HPUB ' || l.prefix || '.' || r.type
+                || case when l.chained then ' ' else ' ' || l.inbox || (l.reply + r.number - 1) || ' ' end
+                || (r.size - octet_length(r.document) + octet_length(r.chain))
                 || ' ' || (r.size + octet_length(r.chain))
                 || e'\r\nNATS/1.0\r\nNats-Msg-Id: ' || l.id_prefix || r.event_id || e'\r\ntraceparent: ' || r.traceparent
                 || case when r.tracestate is null then e'\r\n' else e'\r\ntracestate: ' || r.tracestate || e'\r\n' end
@@ -33,7 +36,9 @@ cross join lateral (
             not bool_or(o.size > l.size) over lane as fits,
             case
                 when l.chained
-                then coalesce('Nats-Expected-Last-Msg-Id: ' || l.id_prefix || lag(o.event_id) over lane || e'\r\n', '')
+                then coalesce(
+                    'Nats-Expected-Last-Msg-Id: ' || coalesce(l.id_prefix || lag(o.event_id) over lane, l.previous) || e'\r\n', ''
+                )
                 else ''
             end as chain
         from (
