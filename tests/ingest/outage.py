@@ -17,9 +17,12 @@ from tenantry.api.app import build_app
 from tenantry.api.server import ApiServer
 from tenantry.config import Settings
 from tenantry.nats.connections import Broker
+from tenantry.outbox.service import RelayService
 from tenantry.postgres.migrations import ensure_schema
+from tenantry.service import end
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.assembly import open_administration
+from tenantry.tenants.roster import Roster
 from tenantry.testing import TestPlatform
 from tests.api.conftest import Api
 from tests.own_server import OwnServer
@@ -67,6 +70,20 @@ class FragilePlatform:
                 "  select distinct on (lane) lane, ticket, id from tenantry.outbox order by lane, ticket desc, id desc"
                 ") o where o.lane = c.lane"
             )
+
+    @asynccontextmanager
+    async def relaying(self) -> AsyncIterator[None]:
+        """A relay is at work."""
+        roster = Roster(self.administration.registry, self.administration.lanes)
+        await roster.start()
+        following = asyncio.ensure_future(roster.run())
+        relay = RelayService(self.database, roster, self.administration.lanes, Settings())
+        await relay.start()
+        try:
+            yield
+        finally:
+            await relay.stop()
+            await end([following])
 
     @asynccontextmanager
     async def without_database(self) -> AsyncIterator[None]:

@@ -165,3 +165,42 @@ async def test_an_event_of_unknown_fate_is_stored_once(fragile: FragilePlatform,
     with connect_bulk(lane.broker, "test") as connection:
         nats_bulk.publish(connection, [repeated]).raise_for_errors()
     assert [each.headers["Nats-Msg-Id"] for each in await acme.stored()] == ["acme/1", "acme/2"]
+
+
+async def test_nothing_is_lost_doubled_or_overtaken_while_nats_comes_and_goes(fragile: FragilePlatform) -> None:
+    """With a relay, and senders that send one event after the other, each until it has a 202."""
+    api = await fragile.start_api()
+    senders = [await make_sender(api, name, tier=tier) for name, tier in (("a", "stream"), ("b", "pooled"))]
+    sent: dict[str, list[int]] = {sender.tenant: [] for sender in senders}
+    is_over = False
+
+    async def keep_sending(sender: Sender) -> None:
+        number = 0
+        while not is_over:
+            answer = await sender.send(event(str(number)))
+            if answer.status_code == 202:
+                sent[sender.tenant].append(answer.json()["spooled"])
+                number += 1
+
+    async def until_each_sent(spooled: int, count: int) -> None:
+        before = {tenant: len(each) for tenant, each in sent.items()}
+        await until(lambda: all(each[before[name] :].count(spooled) >= count for name, each in sent.items()), 60)
+
+    async with fragile.relaying():
+        sending = [asyncio.ensure_future(keep_sending(sender)) for sender in senders]
+        await until_each_sent(0, 20)
+        fragile.nats.kill()
+        await until_each_sent(1, 20)
+        await fragile.nats.start()
+        await until_each_sent(0, 20)
+        with fragile.nats.frozen():
+            await until_each_sent(1, 5)
+        await until_each_sent(0, 20)
+        is_over = True
+        await asyncio.gather(*sending)
+        async with asyncio.timeout(60):
+            while any(row["state"] == "pending" for row in await fragile.rows()):
+                await asyncio.sleep(0.05)
+    for sender in senders:
+        numbers = [int(each.headers["Nats-Msg-Id"].partition("/")[2]) for each in await sender.stored()]
+        assert numbers == list(range(len(sent[sender.tenant])))

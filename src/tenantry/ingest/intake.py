@@ -144,7 +144,7 @@ class Intake:
     async def _store(self, lane: Lane, messages: Sequence[Message], *, may_look_again: bool = True) -> tuple[int, int]:
         """How many the stream had already, and how many were spooled."""
         publisher = self.publishers.of(lane.broker)
-        if self.spool.holds(lane) or not await publisher.is_linked():
+        if await self.spool.holds(lane) or not await publisher.is_linked():
             await self.spool.append(lane, messages)
             return 0, len(messages)
         if self._looked.get((lane.tenant, lane.channel)) != (publisher, publisher.generation):

@@ -1,12 +1,15 @@
 """The spool: events that their stream cannot take now are written to the outbox, from where the relay publishes them.
 
-A lane that was spooled stays so until the relay has published what is there, so that nothing overtakes it. An event
-that may have been stored all the same is written, too: it has the same message id, so the stream drops the second one.
+A lane that was spooled stays so until the relay has published what is there, so that nothing overtakes it. On a busy
+lane there is always something; as soon as the relay keeps up, those who come wait for a moment until it has the last.
+An event that may have been stored all the same is written, too: it has the same message id, so the stream drops the
+second one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -32,6 +35,10 @@ RELEASED = signal("ingest.spool_released", "What was spooled is published; a lan
 
 WRITE_SECONDS: Final = 5.0
 FOLLOW_SECONDS: Final = 0.1
+# How long those who come wait while a lane is handed back, and the pause after an attempt that led nowhere.
+HANDOVER_SECONDS: Final = 1.0
+HANDOVER_STEP: Final = 0.01
+HANDOVER_PAUSE: Final = 5.0
 GROUP_EVENTS: Final = 1000
 GROUP_BYTES: Final = 8 << 20
 
@@ -62,6 +69,13 @@ class _Entry:
         self.written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
+class _Gate(NamedTuple):
+    """In front of a lane that is about to be released."""
+
+    opened: asyncio.Future[None]
+    deadline: float
+
+
 class Spool:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -69,6 +83,8 @@ class Spool:
         self._filled = asyncio.Event()
         self._under_way: dict[Key, int] = {}
         self._marks: dict[Key, Mark] = {}
+        self._gates: dict[Key, _Gate] = {}
+        self._retry_at: dict[Key, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -79,10 +95,14 @@ class Spool:
 
     async def stop(self) -> None:
         await end(self._tasks)
+        for key in list(self._gates):
+            self._open_gate(key)
 
-    def holds(self, lane: Lane) -> bool:
+    async def holds(self, lane: Lane) -> bool:
         """Whether something of the lane waits here, so that the next must wait behind it."""
         key = (lane.tenant, lane.channel)
+        if key in self._gates:
+            await asyncio.shield(self._gates[key].opened)
         return key in self._marks or key in self._under_way
 
     async def look(self, lane: Lane) -> None:
@@ -192,7 +212,7 @@ class Spool:
 
     async def _follow(self) -> None:
         while True:
-            await asyncio.sleep(FOLLOW_SECONDS)
+            await asyncio.sleep(HANDOVER_STEP if self._gates else FOLLOW_SECONDS)
             if not self._marks:
                 continue
             marks = dict(self._marks)
@@ -200,11 +220,30 @@ class Spool:
                 async with asyncio.timeout(WRITE_SECONDS):
                     passed = await self._passed(list(marks.values()))
             except (psycopg.Error, *DATABASE_AWAY):
-                continue
+                passed = set()
             for key, mark in marks.items():
-                if mark.lane in passed and self._marks.get(key) == mark and key not in self._under_way:
-                    del self._marks[key]
-                    RELEASED.emit(lane="/".join(key))
+                self._advance(key, mark, mark.lane in passed)
+
+    def _advance(self, key: Key, mark: Mark, is_passed: bool) -> None:
+        """Release a lane, or bring it closer to that."""
+        now, gate = time.monotonic(), self._gates.get(key)
+        if is_passed and self._marks[key] == mark and key not in self._under_way:
+            del self._marks[key]
+            self._open_gate(key)
+            self._retry_at.pop(key, None)
+            RELEASED.emit(lane="/".join(key))
+        elif is_passed and gate is None and now >= self._retry_at.get(key, 0.0):
+            # The relay keeps up, but there is always a newer event: those that come now wait for the handover.
+            opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._gates[key] = _Gate(opened, now + HANDOVER_SECONDS)
+        elif gate is not None and now > gate.deadline:
+            self._open_gate(key)
+            self._retry_at[key] = now + HANDOVER_PAUSE
+
+    def _open_gate(self, key: Key) -> None:
+        gate = self._gates.pop(key, None)
+        if gate is not None:
+            gate.opened.set_result(None)
 
     async def _passed(self, marks: list[Mark]) -> set[int]:
         columns = {
