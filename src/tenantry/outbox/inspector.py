@@ -10,7 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import nats_bulk
@@ -23,6 +23,7 @@ FEW: Final = 1000
 """So many messages are read rather than asking from which time they are."""
 CLOCK_SKEW: Final = timedelta(minutes=1)
 _STREAM_NOT_FOUND: Final = 10059
+_MESSAGE_NOT_FOUND: Final = 10037
 
 
 class StreamGone(BrokerRefused):
@@ -44,9 +45,12 @@ class Inspector:
         with self._connection(lane) as connection:
             info = _ask(connection, f"STREAM.INFO.{lane.stream}", {})
             last = int(info["state"]["last_seq"])
+            if after > last:
+                # It is not the stream that it was: that one is gone, and this one began anew.
+                after = 0
             first = max(after, int(info["state"]["first_seq"]) - 1) + 1
             if last - first >= FEW:
-                first = max(first, _sequence_at(connection, lane.stream, since - CLOCK_SKEW, last))
+                first = _sequence_at(connection, lane.stream, since - CLOCK_SKEW, first, last)
             ids: set[str] = set()
             if first <= last:
                 for batch in nats_bulk.read_range(connection, lane.stream, first, last):
@@ -79,11 +83,22 @@ class Inspector:
             self._idle[lane.account].append(connection)
 
 
-def _sequence_at(connection: nats_bulk.Connection, stream: str, time: datetime, last: int) -> int:
-    """The first message that was stored then or later."""
-    stamp = time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    answer = _ask(connection, f"STREAM.MSG.GET.{stream}", {"start_time": stamp}, missing={"seq": last + 1})
-    return int(answer.get("message", answer)["seq"])
+def _sequence_at(connection: nats_bulk.Connection, stream: str, time: datetime, first: int, last: int) -> int:
+    """Before which none of the messages `first` to `last` was stored then or later.
+
+    The server could be asked for the first message since a time. Where messages were deleted before that one, it may
+    answer that there is none.
+    """
+    beyond = last + 1
+    while first < beyond:
+        middle = (first + beyond) // 2
+        question = {"seq": middle, "next_by_subj": ">"}
+        message = _ask(connection, f"STREAM.MSG.GET.{stream}", question, missing={}).get("message")
+        if message is None or datetime.fromisoformat(message["time"]) >= time:
+            beyond = middle
+        else:
+            first = int(message["seq"]) + 1
+    return first
 
 
 def _ask(
@@ -91,7 +106,7 @@ def _ask(
 ) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(connection.request(f"$JS.API.{verb}", json.dumps(question).encode()))
     if error := answer.get("error"):
-        if missing is not None and error.get("code") == 404:
+        if missing is not None and error.get("err_code") == _MESSAGE_NOT_FOUND:
             return missing
         kind = StreamGone if error.get("err_code") == _STREAM_NOT_FOUND else BrokerRefused
         raise kind(f"NATS does not answer {verb}: {error.get('description', error)}")

@@ -68,7 +68,7 @@ QUIET_SECONDS: Final = 1.0
 """So long is believed that there is nothing new, without looking everywhere."""
 SAVE_SECONDS: Final = 0.1
 TURN_SECONDS: Final = 1.0
-LAGGARD_SECONDS: Final = 0.03
+LAGGARD_SECONDS: Final = 0.1
 """A lane that is not answered for longer is no longer waited for by the others."""
 CARRIER_SECONDS: Final = 60.0
 MIXED_SECONDS: Final = 60.0

@@ -23,6 +23,12 @@ DROP_DELAYED = signal(
     "error",
     level="debug",
 )
+MAKING_DELAYED = signal(
+    "outbox.partitions_busy",
+    "Partitions for the next hours cannot be made now; it is tried again.",
+    "error",
+    level="debug",
+)
 STALLED = signal(
     "outbox.stalled",
     "A transaction that emitted has been open for long; what was emitted to its lanes after it waits for it.",
@@ -37,6 +43,8 @@ STALLED = signal(
 FAILED = signal("outbox.upkeep_failed", "The outbox could not be looked after.", "error", level="warning")
 
 LENGTH: Final = timedelta(hours=1)
+CLOCK_SLACK: Final = timedelta(minutes=1)
+"""So far may a clock be set back."""
 UPKEEP_SECONDS: Final = 5.0
 # Whoever emits would queue behind us if we queued behind somebody.
 LOCK_TIMEOUT: Final = "set local lock_timeout = '100ms'"
@@ -49,11 +57,20 @@ class Upkeep:
 
     name = "outbox upkeep"
 
-    def __init__(self, url: str, *, keep: int, stall_seconds: int, length: timedelta = LENGTH) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        keep: int,
+        stall_seconds: int,
+        length: timedelta = LENGTH,
+        clock_slack: timedelta = CLOCK_SLACK,
+    ) -> None:
         self._url = url
         self._keep = keep
         self._stall_seconds = stall_seconds
         self._length = length
+        self._clock_slack = clock_slack
 
     async def start(self) -> None:
         await self.work()
@@ -84,32 +101,41 @@ class Upkeep:
         return bool(row and row["done"])
 
     async def _make_partitions(self, connection: Connection) -> None:
-        async with connection.transaction():
-            await connection.execute(LOCK_TIMEOUT)
-            await _sql.execute(connection, "due_partitions", {"length": self._length, "ahead": 6 * self._length})
+        try:
+            async with connection.transaction():
+                await connection.execute(LOCK_TIMEOUT)
+                await _sql.execute(connection, "due_partitions", {"length": self._length, "ahead": 6 * self._length})
+        except psycopg.errors.LockNotAvailable as problem:
+            # There are others for hours to come, and what fits in none of them is kept all the same.
+            MAKING_DELAYED.emit(error=problem)
 
     async def _retire_rows(self, connection: Connection) -> None:
-        await _sql.execute(connection, "close_partitions")
+        await _sql.execute(connection, "close_partitions", {"slack": self._clock_slack})
         # In a statement before the one that relies on it.
         horizon = await _sql.fetch_all(connection, "horizon")
-        everyone = [row["ticket"] for row in horizon if row["lane"] in (None, EVERY_LANE)]
-        held = [row["lane"] for row in horizon if row["lane"] not in (None, EVERY_LANE)]
-        await _sql.execute(connection, "raise_cursors", {"horizon": min(everyone), "held": held})
-        await _sql.execute(connection, "sweep_erased", {"horizon": min(everyone), "held": held})
+        everyone = min(row["ticket"] for row in horizon if row["lane"] in (None, EVERY_LANE))
+        held = [row for row in horizon if row["lane"] not in (None, EVERY_LANE)]
+        lanes, tickets = [row["lane"] for row in held], [row["ticket"] for row in held]
+        await _sql.execute(connection, "raise_cursors", {"horizon": everyone, "lanes": lanes, "tickets": tickets})
+        await _sql.execute(connection, "sweep_erased", {"horizon": everyone, "held": lanes})
         for row in await _sql.fetch_all(connection, "droppable_partitions", {"keep": self._keep}):
-            await self._drop(connection, row["name"])
+            if not await self._drop(connection, row["name"]):
+                break
+            await _sql.execute(connection, "forget_batches", {"before": row["ends_at"]})
         await _sql.execute(connection, "empty_other", {"keep": self._keep})
 
-    async def _drop(self, connection: Connection, name: str) -> None:
+    async def _drop(self, connection: Connection, name: str) -> bool:
+        """Whether it could be dropped now. It keeps everybody who emits waiting, so it must be quick."""
         try:
             async with connection.transaction():
                 await connection.execute(LOCK_TIMEOUT)
                 await connection.execute(sql.SQL("drop table tenantry.{}").format(sql.Identifier(name)))
                 await _sql.execute(connection, "forget_partition", {"name": name})
-        except psycopg.errors.LockNotAvailable:
-            DROP_DELAYED.emit(partition=name)
-        else:
-            DROPPED.emit(partition=name)
+        except psycopg.errors.LockNotAvailable as problem:
+            DROP_DELAYED.emit(partition=name, error=problem)
+            return False
+        DROPPED.emit(partition=name)
+        return True
 
     async def _report_stalls(self, connection: Connection) -> None:
         for stall in await self.stalls(connection, self._stall_seconds):

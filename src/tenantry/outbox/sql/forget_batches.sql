@@ -1,0 +1,1 @@
+delete from tenantry.outbox_batches where published_at < %(before)s
