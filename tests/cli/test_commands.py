@@ -60,9 +60,9 @@ def test_the_demo_gets_ready_runs_and_ends_by_itself_with_a_summary(tmp_path: Pa
     tenants = summary["tenants"]
     assert set(tenants) == {"acme", "globex", "initech", "noisy"}
     for tenant in tenants.values():
-        assert tenant["published"] == tenant["read"] > 0
+        assert tenant["emitted"] == tenant["read"] > 0
         assert tenant["lag"] == 0
-    assert tenants["noisy"]["published"] > 10 * tenants["acme"]["published"]
+    assert tenants["noisy"]["emitted"] > 10 * tenants["acme"]["emitted"]
     again = run_tenantry("up", "--demo", "--seconds", "1", "--data", tmp_path / "data")
     assert again.returncode == 0, again.stderr
     assert "Tenantry is ready" in again.stdout
@@ -80,7 +80,7 @@ def test_the_demo_runs_on_a_server_without_accounts(own_nats: OwnServer, tmp_pat
         "initech": "pooled",
         "noisy": "stream",
     }
-    assert all(tenant["published"] == tenant["read"] > 0 for tenant in tenants.values())
+    assert all(tenant["emitted"] == tenant["read"] > 0 for tenant in tenants.values())
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon"])
@@ -216,7 +216,7 @@ def test_bench_lists_what_it_can_measure_and_refuses_what_it_cannot() -> None:
     assert "wire" in run_tenantry("bench").stdout
     refused = run_tenantry("bench", "nothing")
     assert refused.returncode == 1
-    assert "expected a benchmark, one of provision, wire" in refused.stderr
+    assert "expected a benchmark, one of fairness, ingest, provision, relay, wire" in refused.stderr
 
 
 def test_the_command_is_installed_beside_python() -> None:

@@ -23,8 +23,8 @@ class Report(msgspec.Struct):
 
 
 BENCHMARKS: Final = {
-    "ingest": ("tenantry.bench.ingest", "events over HTTP against a plain endpoint of FastAPI and nats-py"),
     "fairness": ("tenantry.bench.fairness", "what a tenant has of a relay that others keep busy"),
+    "ingest": ("tenantry.bench.ingest", "events over HTTP against a plain endpoint of FastAPI and nats-py"),
     "provision": (
         "tenantry.bench.provision",
         "tenants provisioned a second at each tier, and how soon they publish",

@@ -162,12 +162,14 @@ class Face:
         table = Table(box=None, header_style="bold")
         table.add_column("tenant")
         table.add_column("tier")
-        for column in ("published", "read back", "lag", "ack p50 ms", "ack p99 ms"):
+        for column in ("emitted", "read back", "lag", "to stream p50 ms", "p99 ms"):
             table.add_column(column, justify="right")
         for tenant in self._demo.tenants:
             row = tenant.summary()
-            counts = [f"{row[name]:,}" for name in ("published", "read", "lag")]
-            table.add_row(tenant.name, tenant.tier, *counts, *(f"{row['ack_ms'][name]:.2f}" for name in ("p50", "p99")))
+            counts = [f"{row[name]:,}" for name in ("emitted", "read", "lag")]
+            table.add_row(
+                tenant.name, tenant.tier, *counts, *(f"{row['to_stream_ms'][name]:.1f}" for name in ("p50", "p99"))
+            )
         return table
 
 
