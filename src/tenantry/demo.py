@@ -1,7 +1,7 @@
 """Sample tenants with load: three quiet ones, one at each tier, and a noisy one with an account of its own.
 
-Each emits in PostgreSQL transactions, as an application would; the relay carries that to the tenant's stream, from which
-it is read back. What to look at: the noisy one's thousands of events a second leave the others' as quick as before.
+Each emits in PostgreSQL transactions, as an application would; the relay carries that to its stream, from which it is
+read back. What to look at: the noisy one's thousands of events a second leave the others' as quick as before.
 """
 
 from __future__ import annotations

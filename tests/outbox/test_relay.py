@@ -257,6 +257,19 @@ async def test_what_a_deleted_tenant_had_emitted_is_gone(carrying: Carrying) -> 
     assert await carrying.ask("select count(*) from tenantry.outbox") == [(1,)]
 
 
+async def test_a_tenant_can_be_deleted_while_a_relay_carries_for_it(carrying: Carrying) -> None:
+    await carrying.tenant("acme")
+    await carrying.tenant("other")
+    async with carrying.relay():
+        for number in range(5):
+            await carrying.emit("acme", *range(number * 4000, (number + 1) * 4000))
+        await until(lambda: carrying.arrived("acme"), bool)
+        await carrying.administration.delete("acme", "test")
+        await carrying.emit("other", 1)
+        await carrying.until_arrived("other", 1)
+    assert await carrying.ask("select distinct tenant_id from tenantry.outbox_events") == [("other",)]
+
+
 async def test_a_tenant_that_was_made_again_gets_nothing_of_the_one_before(carrying: Carrying) -> None:
     await carrying.tenant("acme")
     with carrying.connect() as connection:

@@ -70,7 +70,11 @@ class LaneFollower:
                 await _sql.execute(connection, "put_lanes", parameters)
             if gone:
                 tenants, channels = zip(*gone, strict=True)
-                await _sql.execute(connection, "erase_lanes", {"tenants": list(tenants), "channels": list(channels)})
+                async with connection.transaction():
+                    await _sql.execute(connection, "lock_turns", {"tenants": list(tenants)})
+                    await _sql.execute(
+                        connection, "erase_lanes", {"tenants": list(tenants), "channels": list(channels)}
+                    )
         if changed or gone:
             FOLLOWED.emit(opened=len(changed), erased=len(gone))
         self._seen, self._followed_at = seen, asyncio.get_running_loop().time()

@@ -79,8 +79,12 @@ class Inspector:
         except BaseException:
             connection.close()
             raise
-        with self._lock:
-            self._idle[lane.account].append(connection)
+        # A tenant's account has few connections to spare.
+        if self._idle.get(lane.account):
+            connection.close()
+        else:
+            with self._lock:
+                self._idle[lane.account].append(connection)
 
 
 def _sequence_at(connection: nats_bulk.Connection, stream: str, time: datetime, first: int, last: int) -> int:

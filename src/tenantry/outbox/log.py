@@ -23,7 +23,7 @@ EVERY_LANE: Final = 736_800_000
 # planning for each anew would cost more than the query.
 PLANNING: Final = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off;"
-    "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off"
+    "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set lock_timeout = '5s'"
 )
 _ID: Final = b"Nats-Msg-Id: "
 _sql = SqlFolder("tenantry.outbox")

@@ -39,11 +39,11 @@ class Track:
     """Whether one event is sent alone, to see if it is taken. A stream that comes back while several are on their way
     would take the later ones and not the first."""
     inspection: Future[tuple[set[str], int]] | None = None
-    stored: set[str] = field(default_factory=set)
-    """Message ids that the stream has, beyond `answered`."""
     previous: str | None = None
     """The last event that was sent and may not be answered yet."""
     trouble: PublishError | None = None
+    carried: int = 0
+    """Events that were answered since that was last asked."""
     retry_at: float = 0.0
     failures: int = 0
     """In a row, of those that are nobody's fault; they are not attempts."""
@@ -95,9 +95,14 @@ class Track:
                 self.doubt(flight.error)
                 return
             self.answered = place
+            self.carried += flight.events
             self.sequence = max(self.sequence, flight.sequence)
             self.failures = 0
             self.is_careful = False
+
+    def take_count(self) -> int:
+        count, self.carried = self.carried, 0
+        return count
 
     def doubt(self, trouble: PublishError | None) -> None:
         """Start over from what is certain, once the broker has been asked."""

@@ -18,7 +18,7 @@ from tenantry.tenants.lanes import NANOSECONDS, Lane, Lanes
 from tenantry.tenants.quantities import UNLIMITED
 from tenantry.tenants.tenant import Status, Tenant
 
-OWN_CONNECTIONS: Final = 4
+OWN_CONNECTIONS: Final = 16
 """Room for connections of ours in a tenant's account."""
 FOR_GOOD: Final = 4_102_444_800
 """Claims issued up to this second, in the year 2100, no longer hold. A key is used for one credential only."""

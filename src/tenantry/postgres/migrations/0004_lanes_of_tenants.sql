@@ -33,6 +33,15 @@ end $$;
 create trigger channel_changed after insert or update of removing on tenantry.channels
     for each row execute function tenantry.channel_changed();
 
+create function tenantry.channel_leaves() returns trigger language plpgsql as $$
+begin
+    -- No relay may carry the lane any more, and locks are taken in the order in which a relay takes them.
+    perform from tenantry.outbox_turns where tenant_id = old.tenant_id for update;
+    return old;
+end $$;
+create trigger channel_leaves before delete on tenantry.channels
+    for each row execute function tenantry.channel_leaves();
+
 create function tenantry.plan_changed() returns trigger language plpgsql as $$
 begin
     perform tenantry.follow_tenant(t.id) from tenantry.tenants t where t.plan = new.name;
