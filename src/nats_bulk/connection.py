@@ -7,6 +7,7 @@ import random
 import secrets
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -34,6 +35,7 @@ from nats_bulk.wire import (
 RECEIVE_SIZE: Final = 1 << 18
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
+UNSENT_MILLISECONDS: Final = 20_000
 
 # What the server says when it does not want these credentials; it refuses for passing reasons too.
 _NOT_WANTED: Final = ("authorization violation", "user authentication", "account authentication")
@@ -64,6 +66,8 @@ class Connection:
         self.reconnect_for = reconnect_for
         self.inbox = f"{require_subject(inbox_prefix)}.{secrets.token_hex(11)}."
         self.max_payload = 0
+        self.heard_at = 0.0
+        """When something last came from the server, on the monotonic clock."""
         self._servers = parse_addresses(url)
         self._credentials = credentials or Credentials()
         self._tls = tls
@@ -91,6 +95,17 @@ class Connection:
         """Close for good."""
         self._closed = True
         self._drop()
+
+    def abort(self) -> None:
+        """Close for good, and forget what the system has not sent yet."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    def ping(self) -> None:
+        """Ask for a sign of life; `heard_at` tells of it."""
+        self.send(PING)
 
     def fileno(self) -> int:
         """For those who wait for several connections at once."""
@@ -218,6 +233,9 @@ class Connection:
         try:
             self._socket = socket.create_connection((server.host, server.port), self.timeout)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                # Nor may the system go on trying to send for a quarter of an hour, as it does by default.
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNSENT_MILLISECONDS)
             if self._tls_first:
                 self._start_tls(server)
             info = self._first_info(server)
@@ -316,6 +334,7 @@ class Connection:
             raise self._lost(_reason(problem)) from problem
         if not data:
             raise self._lost("the server closed it")
+        self.heard_at = time.monotonic()
         try:
             return self._parser.feed(data)
         except ProtocolError:

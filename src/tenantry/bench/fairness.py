@@ -36,6 +36,8 @@ FLOOD: Final = 200_000
 EQUALS: Final = 20
 WEIGHTS: Final = (1, 2, 4)
 CHUNK: Final = 10_000
+UNDER_WAY: Final = 500
+"""After so many events of each, all are being served."""
 NO_LIMIT: Final = {"publish_rate": 100_000_000, "publish_burst": 100_000_000, "storage": -1}
 
 _sql = SqlFolder("tenantry.bench")
@@ -124,7 +126,7 @@ class _Bench:
         async with self._relay():
             await self._until_published()
         stamps = {tenant: await self._stored_at(tenant) for tenant in weights}
-        began, ended = max(each[0] for each in stamps.values()), min(each[-1] for each in stamps.values())
+        began, ended = max(each[UNDER_WAY] for each in stamps.values()), min(each[-1] for each in stamps.values())
         return Counter({tenant: sum(began < stamp < ended for stamp in each) for tenant, each in stamps.items()})
 
     async def _make(self, weights: dict[str, int]) -> None:

@@ -45,6 +45,7 @@ class Unpublished(Carrier):
     is_ready = True
     inbox = "_INBOX.0123456789abcdef012345."
     max_payload = 1 << 20
+    generation = 1
     _next = 0
 
     def fileno(self) -> None:

@@ -32,6 +32,8 @@ UNREACHABLE = signal(
 )
 
 ANSWER_SECONDS: Final = 5.0
+SILENT_SECONDS: Final = 1.0
+LOST_SECONDS: Final = 2.0
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 
@@ -86,6 +88,9 @@ class Carrier:
         self._retry_at = 0.0
         self._lost_at = 0.0
         self._flights: list[Flight] = []
+        self._asked_at = 0.0
+        self.generation = 0
+        """How often it has been connected."""
 
     @property
     def is_ready(self) -> bool:
@@ -156,10 +161,29 @@ class Carrier:
         except nats_bulk.BulkError as lost:
             return self._lose(lost)
         now = time.monotonic()
+        self._require_life(now)
         for flight in self._flights:
             if now - flight.sent_at > ANSWER_SECONDS:
                 flight.give_up(PublishError(504, 0, f"no answer within {ANSWER_SECONDS:g} s", certain=False))
         self._flights = [flight for flight in self._flights if not flight.is_complete]
+
+    def _require_life(self, now: float) -> None:
+        """Silence is not death: a server that is silent for long is asked, and lost if it does not answer even that."""
+        if self._connection is None or not self._flights:
+            self._asked_at = 0.0
+            return
+        silent_since = max(self._connection.heard_at, self._flights[0].sent_at)
+        if now - silent_since < SILENT_SECONDS or self._connection.heard_at > self._asked_at > 0:
+            self._asked_at = 0.0
+        elif not self._asked_at:
+            self._asked_at = now
+            try:
+                self._connection.ping()
+            except nats_bulk.ConnectionLost as lost:
+                self._lose(lost)
+        elif now - self._asked_at > LOST_SECONDS:
+            self._asked_at = 0.0
+            self._lose(nats_bulk.ConnectionLost("the server does not answer"))
 
     def close(self) -> None:
         self._drop(PublishError(499, 0, "the relay ended", certain=False))
@@ -209,6 +233,7 @@ class Carrier:
             self._back_off(problem)
         else:
             self.refusal, self._failures, self._lost_at = "", 0, 0.0
+            self.generation += 1
             CONNECTED.emit(account=self.account)
 
     def _lose(self, lost: nats_bulk.BulkError) -> None:
@@ -220,7 +245,8 @@ class Carrier:
             flight.give_up(error)
         self._flights = []
         if self._connection is not None:
-            self._connection.close()
+            # What is still in the socket must not arrive when somebody else has published it long since.
+            self._connection.abort()
             self._connection = None
 
     def _back_off(self, problem: Exception) -> None:

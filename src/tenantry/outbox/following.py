@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
 import psycopg
 
@@ -15,6 +16,12 @@ from tenantry.tenants.roster import Roster
 from tenantry.tenants.tenant import Status
 
 FOLLOWED = signal("outbox.lanes_followed", "The outbox learnt of lanes, or forgot some.", "opened", "erased")
+EMPTY = signal(
+    "outbox.registry_empty",
+    "The registry has no tenants, but the outbox has lanes: is it the right database? Nothing is erased.",
+    "lanes",
+    level="warning",
+)
 FAILED = signal("outbox.following_failed", "The outbox could not follow the registry.", "error", level="warning")
 
 FOLLOW_SECONDS: Final = 0.5
@@ -22,7 +29,14 @@ SURE_SECONDS: Final = 60.0
 
 _sql = SqlFolder("tenantry.outbox")
 
-LaneState = tuple[bool, int]
+
+class LaneState(NamedTuple):
+    tenant_uid: UUID
+    is_open: bool
+    payload: int
+
+
+Lanes = dict[tuple[str, str], LaneState]
 
 
 class LaneFollower:
@@ -61,13 +75,13 @@ class LaneFollower:
         seen = self._roster.changes
         async with connect(self._url, autocommit=True) as connection:
             wanted, there = self._wanted(), await self._there(connection)
+            if there and not wanted:
+                # Rather the wrong database than that all tenants are gone: nothing may be erased for that.
+                EMPTY.emit(lanes=len(there))
+                return
             changed = [(*key, *state) for key, state in wanted.items() if there.get(key) != state]
-            gone = list(there.keys() - wanted.keys())
-            if changed:
-                names = ("tenants", "channels", "open", "payloads")
-                columns = zip(*changed, strict=True)
-                parameters = {name: list(column) for name, column in zip(names, columns, strict=True)}
-                await _sql.execute(connection, "put_lanes", parameters)
+            # A tenant that was made again under its old id is another one.
+            gone = [key for key, state in there.items() if key not in wanted or wanted[key][0] != state[0]]
             if gone:
                 tenants, channels = zip(*gone, strict=True)
                 async with connection.transaction():
@@ -75,21 +89,28 @@ class LaneFollower:
                     await _sql.execute(
                         connection, "erase_lanes", {"tenants": list(tenants), "channels": list(channels)}
                     )
+            if changed:
+                names = ("tenants", "channels", "uids", "open", "payloads")
+                columns = zip(*changed, strict=True)
+                parameters = {name: list(column) for name, column in zip(names, columns, strict=True)}
+                await _sql.execute(connection, "put_lanes", parameters)
         if changed or gone:
             FOLLOWED.emit(opened=len(changed), erased=len(gone))
         self._seen, self._followed_at = seen, asyncio.get_running_loop().time()
 
-    def _wanted(self) -> dict[tuple[str, str], LaneState]:
+    def _wanted(self) -> Lanes:
         return {
-            (tenant.id, channel.name): (
-                tenant.status != Status.DELETING and not channel.removing,
-                tenant.limits.payload,
+            (tenant.id, channel.name): LaneState(
+                tenant.uid, tenant.status != Status.DELETING and not channel.removing, tenant.limits.payload
             )
             for tenant in self._roster
             for channel in tenant.channels
         }
 
     @staticmethod
-    async def _there(connection: Connection) -> dict[tuple[str, str], LaneState]:
+    async def _there(connection: Connection) -> Lanes:
         rows = await _sql.fetch_all(connection, "outbox_lanes")
-        return {(row["tenant_id"], row["channel"]): (row["is_open"], row["payload"]) for row in rows}
+        return {
+            (row["tenant_id"], row["channel"]): LaneState(row["tenant_uid"], row["is_open"], row["payload"])
+            for row in rows
+        }

@@ -6,6 +6,7 @@ The duplicate window of a stream ends after minutes; this is what keeps an event
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import nats_bulk
-from nats_bulk import parse_headers
 from tenantry.errors import BrokerRefused
 from tenantry.nats.connections import connect_bulk
 from tenantry.tenants.lanes import Lane
@@ -23,6 +23,8 @@ FEW: Final = 1000
 """So many messages are read rather than asking from which time they are."""
 CLOCK_SKEW: Final = timedelta(minutes=1)
 _STREAM_NOT_FOUND: Final = 10059
+# As it was sent, blanks at its end included.
+_ID = re.compile(rb"\r\nNats-Msg-Id: ([^\r]*)\r\n")
 _MESSAGE_NOT_FOUND: Final = 10037
 
 
@@ -51,13 +53,13 @@ class Inspector:
             first = max(after, int(info["state"]["first_seq"]) - 1) + 1
             if last - first >= FEW:
                 first = _sequence_at(connection, lane.stream, since - CLOCK_SKEW, first, last)
-            ids: set[str] = set()
+            ids: set[bytes] = set()
             if first <= last:
                 for batch in nats_bulk.read_range(connection, lane.stream, first, last):
                     for subject, header in zip(batch.subjects, batch.headers, strict=True):
                         if subject.startswith(f"{lane.prefix}."):
-                            ids.update(parse_headers(header).get("Nats-Msg-Id", ()))
-            return ids, last
+                            ids.update(_ID.findall(header))
+            return {id.decode(errors="replace") for id in ids}, last
 
     def close(self) -> None:
         with self._lock:

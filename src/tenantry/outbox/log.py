@@ -25,6 +25,18 @@ PLANNING: Final = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off;"
     "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set lock_timeout = '5s'"
 )
+# A machine that is gone says no goodbye: both ends notice within seconds, and its turns are others'.
+KEEPALIVES: Final[dict[str, Any]] = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+SERVER_KEEPALIVES: Final = (
+    "set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3;"
+    "set tcp_user_timeout = 10000"
+)
 _ID: Final = b"Nats-Msg-Id: "
 _sql = SqlFolder("tenantry.outbox")
 
@@ -86,6 +98,8 @@ class Request(NamedTuple):
     chained: bool
     previous: str | None
     """The message id of the event before, if that may still be on its way."""
+    sequence: int | None
+    """Where the stream ends, if that is known and nothing is on its way."""
     starts_at: datetime
 
 
@@ -147,16 +161,23 @@ class OutboxLog:
         """Connect, and be counted among the relays."""
         # Another one each time: what happened to our lanes since the last connection broke, we do not know.
         self.holder = secrets.randbits(62)
-        self._work = psycopg.connect(
-            self._url, autocommit=True, application_name=f"{APPLICATION}-relay", connect_timeout=CONNECT_SECONDS
-        )
+        self._work = self._connect("relay", autocommit=True)
         self._work.execute(PLANNING)
         self._execute("announce_relay")
-        self._claims = psycopg.connect(
-            self._url, application_name=f"{APPLICATION}-relay-claims", connect_timeout=CONNECT_SECONDS
-        )
+        self._claims = self._connect("relay-claims", autocommit=False)
         self._claims.execute("set idle_in_transaction_session_timeout = 0")
         self._claims.commit()
+
+    def _connect(self, name: str, *, autocommit: bool) -> psycopg.Connection[Any]:
+        connection = psycopg.connect(
+            self._url,
+            autocommit=autocommit,
+            application_name=f"{APPLICATION}-{name}",
+            connect_timeout=CONNECT_SECONDS,
+            **KEEPALIVES,
+        )
+        connection.execute(SERVER_KEEPALIVES)
+        return connection
 
     def close(self) -> None:
         """Let go of everything, at once."""
@@ -183,15 +204,15 @@ class OutboxLog:
                 lanes[lane] = min(ticket, lanes.get(lane, ticket))
         return Horizon(head, everyone, lanes)
 
-    def waiting(self, horizon: Horizon, but: Iterable[str]) -> set[str]:
-        """Tenants that have something to publish, other than these."""
+    def waiting(self, horizon: Horizon, but: Iterable[str]) -> set[tuple[str, str]]:
+        """Tenants and channels that have something to publish, other than of these."""
         parameters = {
             "lanes": list(horizon.lanes),
             "tickets": list(horizon.lanes.values()),
             "horizon": horizon.ticket,
             "but": list(but),
         }
-        return {row.tenant_id for row in self._fetch("waiting_lanes", parameters)}
+        return {(row.tenant_id, row.channel) for row in self._fetch("waiting_lanes", parameters)}
 
     def relays(self) -> int:
         return int(self._fetch("count_relays")[0].relays)
@@ -222,7 +243,7 @@ class OutboxLog:
     def read(self, requests: Sequence[Request]) -> list[Frames]:
         columns = list(zip(*requests, strict=True))
         names = ["lanes", "tickets", "ids", "horizons", "quotas", "sizes", "prefixes", "id_prefixes", "inboxes"]
-        names += ["replies", "chained", "previous", "starts"]
+        names += ["replies", "chained", "previous", "sequences", "starts"]
         parameters = {name: list(column) for name, column in zip(names, columns, strict=True)}
         assert self._work is not None
         with self._work.cursor(binary=True) as cursor:
@@ -253,9 +274,9 @@ class OutboxLog:
             {"lane": lane, "attempts": attempts, "seconds": seconds, "error": error[:1000], "holder": self.holder},
         )
 
-    def bury(self, lane: int, event: NextEvent, attempts: int, reason: str) -> None:
-        """Move an event to the dead letters and the cursor past it."""
-        self._execute(
+    def bury(self, lane: int, event: NextEvent, attempts: int, reason: str) -> bool:
+        """Move an event to the dead letters and the cursor past it, if that is still ours to do."""
+        buried = self._fetch(
             "bury",
             {
                 "lane": lane,
@@ -266,6 +287,7 @@ class OutboxLog:
                 "holder": self.holder,
             },
         )
+        return bool(buried)
 
     def _fetch(self, name: str, parameters: dict[str, Any] | None = None) -> list[Any]:
         assert self._work is not None

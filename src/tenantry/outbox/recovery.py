@@ -41,7 +41,7 @@ DEAD_LETTER = signal(
     level="error",
 )
 
-_WRONG_LAST_ID: Final = 10070
+_BROKEN_CHAIN: Final = (10070, 10071)
 _STORE_REFUSED: Final = 10077
 
 
@@ -76,7 +76,7 @@ class Recovery:
         for track in tracks:
             if track.flights or track.retry_at > now:
                 continue
-            if not track.is_inspected:
+            if not track.is_inspected and not track.is_drained:
                 self._inspect(track)
             if track.trouble is None and (refusal := self._carriers.of(track.lane).refusal) and track.can_send(now):
                 track.trouble = PublishError(403, 0, refusal)
@@ -94,7 +94,7 @@ class Recovery:
             self._save()
             first = self._log.next_event(track.cursor, track.answered, track.horizon)
             if first is None:
-                track.is_inspected, track.is_drained, track.trouble = True, True, None
+                track.is_drained, track.trouble = True, None
                 return
             track.inspection = self._executor.submit(
                 self._inspector.stored, track.lane, track.sequence, first.created_at
@@ -118,8 +118,7 @@ class Recovery:
         else:
             own = len(track.lane.message_id(""))
             self._skip(track, {each[own:] for each in ids})
-            track.sequence = max(track.sequence, last)
-            track.is_inspected = True
+            track.sequence, track.is_inspected = last, True
 
     def _skip(self, track: Track, stored: set[str]) -> None:
         """Go on after what the stream has."""
@@ -136,14 +135,14 @@ class Recovery:
     # -- whose fault it is ------------------------------------------------------------------------------------------
 
     def _settle(self, track: Track, trouble: PublishError) -> None:
-        if trouble.err_code == _WRONG_LAST_ID:
+        if trouble.err_code in _BROKEN_CHAIN:
             self._chains.note_broken(track.number)
             tenant = self._roster.find(track.tenant)
             track.is_chained = tenant is not None and self._chains.is_chained(track.number, track.lane, tenant)
         elif not self._carriers.of(track.lane).is_ready and not trouble.certain:
             # It goes on with the connection.
             pass
-        elif not trouble.certain or (trouble.code == 503 and trouble.err_code != _STORE_REFUSED):
+        elif not trouble.certain or trouble.code == 429 or (trouble.code == 503 and not _is_full(trouble)):
             # The broker is not itself, or the lane has moved: that is no fault of the event's.
             self._refresh()
             self._put_off(track, trouble.description)
@@ -169,7 +168,10 @@ class Recovery:
         event = self._log.next_event(track.cursor, track.answered, track.horizon)
         if event is None:
             return
-        self._log.bury(track.number, event, track.attempts, reason)
+        if not self._log.bury(track.number, event, track.attempts, reason):
+            # It has become somebody else's, who will find out for itself.
+            track.doubt(None)
+            return
         DEAD_LETTER.emit(
             tenant=track.tenant,
             channel=track.cursor.channel,
@@ -181,3 +183,8 @@ class Recovery:
         )
         track.skip_to(track.answered._replace(ticket=event.ticket, id=event.id))
         track.saved, track.attempts, track.failures = track.answered, 0, 0
+
+
+def _is_full(trouble: PublishError) -> bool:
+    """A stream that takes nothing new, as its plan wants it. A full disk is another matter, and no event's fault."""
+    return trouble.err_code == _STORE_REFUSED and "maximum" in trouble.description

@@ -43,7 +43,7 @@ QUIET_SECONDS: Final = 1.0
 """So long is believed that there is nothing new, without looking everywhere."""
 SAVE_SECONDS: Final = 0.1
 TURN_SECONDS: Final = 1.0
-LAGGARD_SECONDS: Final = 0.1
+LAGGARD_SECONDS: Final = 0.25
 """A lane that is not answered for longer is no longer waited for by the others."""
 FINISH_SECONDS: Final = 5.0
 THREADS: Final = 4
@@ -80,6 +80,8 @@ class Relay:
         self._tracks: dict[int, Track] = {}
         self._unsettled: dict[int, Track] = {}
         """Lanes that we let go of without being sure what the broker has of them."""
+        self._seen: dict[int, int] = {}
+        """With which connection each lane was carried last."""
         self._buckets: dict[str, Bucket] = {}
         self._stopping = False
         self._roster_seen = 0
@@ -158,7 +160,8 @@ class Relay:
         sent = 0 if is_leaving and not self._has_laggard(now) else self._send_round(now)
         if now - self._saved_at > SAVE_SECONDS or not self._is_in_air:
             self._save()
-        if self._claimed_at and not self._is_in_air and (is_leaving or not self._has_work(now)):
+        must_stay = self._is_in_air or (is_connected and self._is_unsettled)
+        if self._claimed_at and not must_stay and (is_leaving or not self._has_work(now)):
             self._release()
         if not sent:
             self._carriers.wait(self._next_deadline(now))
@@ -166,6 +169,14 @@ class Relay:
     @property
     def _is_in_air(self) -> bool:
         return any(track.flights for track in self._tracks.values())
+
+    @property
+    def _is_unsettled(self) -> bool:
+        """Whether a lane must not be let go of yet: somebody else would begin again with what we are about to learn."""
+        return any(
+            track.flights or track.inspection is not None or track.trouble is not None
+            for track in self._tracks.values()
+        )
 
     def _has_work(self, now: float) -> bool:
         """Whether a lane that we hold can go on soon."""
@@ -201,7 +212,9 @@ class Relay:
         for track in self._tracks.values():
             track.look_up_to(horizon.of(track.number))
         held = {track.tenant for track in self._tracks.values()}
-        waiting = [each for each in self._log.waiting(horizon, held) if self._can_serve(each)]
+        waiting = list(
+            {tenant for tenant, channel in self._log.waiting(horizon, held) if self._can_serve(tenant, channel)}
+        )
         if waiting and (limit := self._fair_limit(len(waiting), now)):
             turns, cursors = self._log.claim(waiting, limit)
             if turns and not self._claimed_at:
@@ -218,9 +231,12 @@ class Relay:
             return True
         return self._log.pulse() != self._pulse
 
-    def _can_serve(self, tenant: str) -> bool:
+    def _can_serve(self, tenant: str, channel: str) -> bool:
         found = self._roster.find(tenant)
-        return found is not None and found.status == Status.ACTIVE and self._carriers.platform.is_ready
+        is_there = (
+            found is not None and found.status == Status.ACTIVE and self._roster.lane(tenant, channel) is not None
+        )
+        return is_there and self._carriers.platform.is_ready
 
     def _fair_limit(self, waiting: int, now: float) -> int:
         """So that all relays have about the same number of tenants."""
@@ -244,6 +260,7 @@ class Relay:
         track.retry_at = time.monotonic() + max(0.0, cursor.wait or 0.0)
         if before := self._unsettled.pop(cursor.lane, None):
             track.remember(before)
+        track.generation = self._seen.get(cursor.lane, -1)
         self._tracks[cursor.lane] = track
 
     def _follow_roster(self) -> None:
@@ -295,7 +312,7 @@ class Relay:
         return any(
             track.flights and now - track.flights[0][0].sent_at < LAGGARD_SECONDS
             for track in self._tracks.values()
-            if not track.can_send(now) and not track.is_drained and track.retry_at <= now
+            if not (track.can_send(now) or track.is_drained or track.is_careful) and track.retry_at <= now
         )
 
     def _want(self, tenant: str, now: float) -> Want:
@@ -321,6 +338,7 @@ class Relay:
             carrier.reserve(1 if chained else quota),
             chained,
             track.previous,
+            track.sequence or None,
             track.cursor.starts_at,
         )
 
@@ -348,7 +366,7 @@ class Relay:
             track.is_drained = True
             if all(each.is_drained for each in self._tracks.values() if each.tenant == track.tenant):
                 self._shares.forget(track.tenant)
-        elif track.flights:
+        elif track.flights or not self._carriers.of(track.lane).is_ready:
             pass
         elif request.chained:
             # Alone, without the mention of the one before it, it may fit.
@@ -364,6 +382,12 @@ class Relay:
         self._carriers.collect()
         for track in self._tracks.values():
             track.take_answers()
+            generation = self._carriers.of(track.lane).generation
+            if track.generation != generation and not track.flights:
+                # While there was no connection, others may have stored what waits here: ingest spools what it is not
+                # sure of.
+                track.generation = generation
+                track.doubt(track.trouble)
 
     # -- what is written down ---------------------------------------------------------------------------------------
 
@@ -397,7 +421,10 @@ class Relay:
         self._forget_turns()
 
     def _let_go(self, lane: int) -> None:
-        track = self._tracks.pop(lane)
+        track = self._tracks.pop(lane, None)
+        if track is None:
+            return
+        self._seen[lane] = track.generation
         if track.flights or track.is_careful or not track.is_inspected:
             self._unsettled[lane] = track
 

@@ -30,6 +30,7 @@ class Track:
     answered: Position
     saved: Position
     sequence: int
+    """Where the stream ended when we last heard of it; 0 if that is not known."""
     attempts: int
     is_inspected: bool
     """Whether it is certain that the stream has nothing beyond `answered` but what is on its way."""
@@ -42,6 +43,8 @@ class Track:
     previous: str | None = None
     """The last event that was sent and may not be answered yet."""
     trouble: PublishError | None = None
+    generation: int = -1
+    """The connection with which it was carried last."""
     carried: int = 0
     """Events that were answered since that was last asked."""
     retry_at: float = 0.0

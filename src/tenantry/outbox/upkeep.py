@@ -110,7 +110,8 @@ class Upkeep:
             MAKING_DELAYED.emit(error=problem)
 
     async def _retire_rows(self, connection: Connection) -> None:
-        await _sql.execute(connection, "close_partitions", {"slack": self._clock_slack})
+        await _sql.execute(connection, "raise_floor", {"slack": self._clock_slack})
+        await _sql.execute(connection, "close_partitions")
         # In a statement before the one that relies on it.
         horizon = await _sql.fetch_all(connection, "horizon")
         everyone = min(row["ticket"] for row in horizon if row["lane"] in (None, EVERY_LANE))

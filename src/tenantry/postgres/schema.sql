@@ -150,20 +150,32 @@ left join lateral (
 ) c on true;
 comment on view tenantry.whole_tenants is 'Tenants with the limits of their plan and their channels';
 
+do $$
+begin
+    if current_setting('server_encoding') <> 'UTF8' then
+        raise exception 'expected a database in UTF8 for the outbox, got: %', current_setting('server_encoding')
+            using hint = 'Events are JSON, and sizes are counted in bytes of UTF-8. Use a database that was created with encoding UTF8.';
+    end if;
+end $$;
+
 create table tenantry.outbox_lanes (
     -- Ids are the first half of the keys of advisory locks, so they start where nobody else's are likely to be.
     id integer primary key generated always as identity (minvalue 736800001),
     tenant_id text not null,
     channel text not null,
+    tenant_uid uuid,
     is_open boolean not null default true,
     payload integer not null,
     unique (tenant_id, channel)
 );
 comment on table tenantry.outbox_lanes is 'Where events can be emitted to; follows the registry of tenants';
+comment on column tenantry.outbox_lanes.tenant_uid is 'A tenant that was made again under its old id is another one';
 comment on column tenantry.outbox_lanes.payload is 'Bytes of the largest message: event and headers';
 
 create sequence tenantry.outbox_tickets start 2;
 select setval('tenantry.outbox_tickets', 1);
+
+create sequence tenantry.outbox_floor;
 
 create table tenantry.outbox (
     lane integer not null,
@@ -175,8 +187,10 @@ create table tenantry.outbox (
     traceparent text not null,
     tracestate text,
     document text not null,
-    created_at timestamptz not null default clock_timestamp()
+    -- After whatever was closed already, though the clock be set back. It is looked up after the ticket was drawn.
+    created_at timestamptz not null default greatest(clock_timestamp(), to_timestamp(pg_sequence_last_value('tenantry.outbox_floor')))
 ) partition by range (created_at);
+comment on sequence tenantry.outbox_floor is 'Until when partitions are closed, in seconds since 1970: nothing is put into them any more';
 comment on table tenantry.outbox is 'Events as they were emitted. Rows are appended and never changed; old partitions are dropped';
 comment on column tenantry.outbox.ticket is 'Drawn when a transaction first emits to a lane; (ticket, id) is the order of a lane';
 comment on column tenantry.outbox.size is 'Bytes on the wire: document and headers';
@@ -697,8 +711,8 @@ alter table tenantry.outbox_lanes
     add foreign key (tenant_id, channel) references tenantry.channels (tenant_id, name) on delete cascade;
 
 create function tenantry.follow_tenant(tenant text) returns void language sql as $$
-    insert into tenantry.outbox_lanes (tenant_id, channel, is_open, payload)
-    select t.id, c.name, t.status <> 'deleting' and not c.removing,
+    insert into tenantry.outbox_lanes (tenant_id, channel, tenant_uid, is_open, payload)
+    select t.id, c.name, t.uid, t.status <> 'deleting' and not c.removing,
         coalesce(t.overrides ->> 'payload', p.limits ->> 'payload', '1048576')::integer
     from tenantry.tenants t
     join tenantry.plans p on p.name = t.plan

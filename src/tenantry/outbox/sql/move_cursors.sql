@@ -1,7 +1,7 @@
 with moved as (
     update tenantry.outbox_cursors c
     set
-        ticket = m.ticket, id = m.id, stream = m.stream, sequence = greatest(m.sequence, case when c.stream = m.stream then c.sequence end),
+        ticket = m.ticket, id = m.id, stream = m.stream, sequence = m.sequence,
         moved_at = clock_timestamp(), attempts = 0, retry_at = '-infinity', last_error = ''
     from unnest(
         %(lanes)s::integer[], %(tickets)s::bigint[], %(ids)s::bigint[], %(streams)s::text[], %(sequences)s::bigint[],

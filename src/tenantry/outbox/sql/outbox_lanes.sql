@@ -1,1 +1,1 @@
-select tenant_id, channel, is_open, payload from tenantry.outbox_lanes
+select tenant_id, channel, tenant_uid, is_open, payload from tenantry.outbox_lanes

@@ -1,11 +1,13 @@
 -- The next events of lanes, as NATS takes them: PostgreSQL writes the frames, so that nobody else has to touch an event.
--- In a chained lane each names the one before it and asks for no answer.
+-- In a chained lane each names the one before it, the first by its sequence, and asks for no answer.
 select l.lane, f.events, f.cost, f.last_ticket, f.last_id, f.last_size, f.is_cut_short, f.frames
 from unnest(
     %(lanes)s::integer[], %(tickets)s::bigint[], %(ids)s::bigint[], %(horizons)s::bigint[], %(quotas)s::integer[],
     %(sizes)s::integer[], %(prefixes)s::text[], %(id_prefixes)s::text[], %(inboxes)s::text[], %(replies)s::bigint[],
-    %(chained)s::boolean[], %(previous)s::text[], %(starts)s::timestamptz[]
-) as l (lane, ticket, id, horizon, quota, size, prefix, id_prefix, inbox, reply, chained, previous, starts_at)
+    %(chained)s::boolean[], %(previous)s::text[], %(sequences)s::bigint[], %(starts)s::timestamptz[]
+) as l (
+    lane, ticket, id, horizon, quota, size, prefix, id_prefix, inbox, reply, chained, previous, sequence, starts_at
+)
 cross join lateral (
     select
         (count(*) filter (where r.fits))::integer as events,
@@ -37,7 +39,9 @@ cross join lateral (
             case
                 when l.chained
                 then coalesce(
-                    'Nats-Expected-Last-Msg-Id: ' || coalesce(l.id_prefix || lag(o.event_id) over lane, l.previous) || e'\r\n', ''
+                    'Nats-Expected-Last-Msg-Id: ' || coalesce(l.id_prefix || lag(o.event_id) over lane, l.previous) || e'\r\n',
+                    'Nats-Expected-Last-Sequence: ' || l.sequence || e'\r\n',
+                    ''
                 )
                 else ''
             end as chain
@@ -45,7 +49,7 @@ cross join lateral (
             select o.ticket, o.id, o.event_id, o.type, o.size, o.traceparent, o.tracestate, o.document
             from tenantry.outbox o
             where o.lane = l.lane and (o.ticket, o.id) > (l.ticket, l.id) and o.ticket <= l.horizon
-            and o.created_at >= l.starts_at and o.created_at < now() + interval '1 hour'
+            and o.created_at >= l.starts_at
             order by o.ticket, o.id
             limit l.quota
         ) o

@@ -1,5 +1,5 @@
 -- Lanes with something that can be published now, of tenants that are not held already.
-select c.lane, l.tenant_id
+select l.tenant_id, l.channel
 from tenantry.outbox_cursors c
 join tenantry.outbox_lanes l on l.id = c.lane
 left join unnest(%(lanes)s::integer[], %(tickets)s::bigint[]) as held (lane, ticket) on held.lane = c.lane
@@ -8,7 +8,7 @@ cross join lateral (
     select o.id
     from tenantry.outbox o
     where o.lane = c.lane and (o.ticket, o.id) > (c.ticket, c.id) and o.ticket <= least(%(horizon)s, held.ticket)
-    and o.created_at >= c.starts_at and o.created_at < now() + interval '1 hour'
+    and o.created_at >= c.starts_at
     order by o.ticket, o.id
     limit 1
 ) first

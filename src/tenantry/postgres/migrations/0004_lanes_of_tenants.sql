@@ -4,8 +4,8 @@ alter table tenantry.outbox_lanes
     add foreign key (tenant_id, channel) references tenantry.channels (tenant_id, name) on delete cascade;
 
 create function tenantry.follow_tenant(tenant text) returns void language sql as $$
-    insert into tenantry.outbox_lanes (tenant_id, channel, is_open, payload)
-    select t.id, c.name, t.status <> 'deleting' and not c.removing,
+    insert into tenantry.outbox_lanes (tenant_id, channel, tenant_uid, is_open, payload)
+    select t.id, c.name, t.uid, t.status <> 'deleting' and not c.removing,
         coalesce(t.overrides ->> 'payload', p.limits ->> 'payload', '1048576')::integer
     from tenantry.tenants t
     join tenantry.plans p on p.name = t.plan
