@@ -292,11 +292,17 @@ class Relay:
         if self._must_wait_for_answers(now):
             return 0
         able: defaultdict[str, list[Track]] = defaultdict(list)
+        blocked: set[str] = set()
         for track in self._tracks.values():
             if track.can_send(now) and self._carriers.of(track.lane).is_ready:
                 able[track.tenant].append(track)
-        wants = {tenant: self._want(tenant, now) for tenant in able}
-        quotas = self._shares.allot(wants, min(ROUND, IN_AIR - self._carriers.in_air))
+            elif track.is_waiting_for_answers(now):
+                blocked.add(track.tenant)
+        quotas = self._shares.allot(
+            {tenant: self._want(tenant, now) for tenant in able},
+            min(ROUND, IN_AIR - self._carriers.in_air),
+            {tenant: self._want(tenant, now) for tenant in blocked - able.keys()},
+        )
         requests = {
             track.number: self._request(track, 1 if track.is_careful else quota, chained=track.is_chained)
             for tenant, allotted in quotas.items()
@@ -310,9 +316,9 @@ class Relay:
     def _must_wait_for_answers(self, now: float) -> bool:
         """Whether somebody would miss a round because of answers that are due any moment."""
         return any(
-            track.flights and now - track.flights[0][0].sent_at < LAGGARD_SECONDS
+            now - track.flights[0][0].sent_at < LAGGARD_SECONDS
             for track in self._tracks.values()
-            if not (track.can_send(now) or track.is_drained or track.is_careful) and track.retry_at <= now
+            if track.is_waiting_for_answers(now)
         )
 
     def _want(self, tenant: str, now: float) -> Want:

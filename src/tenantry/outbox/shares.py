@@ -6,7 +6,10 @@ Keyed on the tenant: more channels are not a larger share. What is too small a s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+HEADROOM: Final = 0.8
+MOST_SAVED: Final = 4
 
 
 class Want(NamedTuple):
@@ -21,25 +24,32 @@ class Shares:
     def __init__(self) -> None:
         self._savings: dict[str, float] = {}
 
-    def allot(self, wants: Mapping[str, Want], room: int) -> dict[str, int]:
-        """How many events each may send in this round, of about `room` together; those that have to save get none."""
+    def allot(self, wants: Mapping[str, Want], room: int, blocked: Mapping[str, Want] | None = None) -> dict[str, int]:
+        """How many events each may send in this round, of about `room` together; those that have to save get none.
+
+        Those that are `blocked` just now cannot send, but they save, and have it in the rounds that follow.
+        """
         able = {tenant: want for tenant, want in wants.items() if want.most > 0}
         if not able or room <= 0:
             return {}
-        # No more than what everybody can take: who cannot use its share would fall behind it.
+        everybody = able | {tenant: want for tenant, want in (blocked or {}).items() if want.most > 0}
+        # Less than what everybody can take: who cannot use its share would fall behind it, and who has fallen behind
+        # could not catch up.
         quantum = min(
             room / sum(want.weight for want in able.values()),
-            min(want.most / want.weight for want in able.values()),
+            HEADROOM * min(want.most / want.weight for want in everybody.values()),
         )
         # A round in which nobody may send would be for nothing.
         shortage = min((1 - self._savings.get(tenant, 0)) / want.weight for tenant, want in able.items())
         quantum = max(quantum, shortage)
-        allotted: dict[str, int] = {}
-        for tenant, want in able.items():
-            self._savings[tenant] = savings = min(self._savings.get(tenant, 0) + quantum * want.weight, 2.0 * want.most)
-            if savings >= 1:
-                allotted[tenant] = min(int(savings), want.most)
-        return allotted
+        for tenant, want in everybody.items():
+            savings = self._savings.get(tenant, 0) + quantum * want.weight
+            self._savings[tenant] = min(savings, MOST_SAVED * want.most)
+        return {
+            tenant: min(int(self._savings[tenant]), want.most)
+            for tenant, want in able.items()
+            if self._savings[tenant] >= 1
+        }
 
     def spend(self, tenant: str, cost: float) -> None:
         """It may be more than was allotted: the last event counts whole, however large it is."""

@@ -86,6 +86,11 @@ class Track:
             and len(self.flights) < (1 if self.is_careful else FLIGHTS)
         )
 
+    def is_waiting_for_answers(self, now: float) -> bool:
+        """Whether it would send more, if it had not so much on its way already."""
+        is_willing = not (self.is_drained or self.is_careful) and self.retry_at <= now
+        return is_willing and len(self.flights) >= FLIGHTS
+
     def look_up_to(self, horizon: int) -> None:
         if horizon > self.horizon:
             self.horizon, self.is_drained = horizon, False
