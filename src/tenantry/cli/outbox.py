@@ -40,7 +40,7 @@ def status(*, tenant: str | None = None, json: bool = False, options: Options = 
     shown = [lane for lane in found.lanes if tenant or lane.pending or lane.attempts or lane.dead_letters]
     if shown:
         say("")
-        columns = ("tenant", "channel", "pending", "oldest", "attempts", "next attempt", "dead letters", "last error")
+        columns = ("tenant", "channel", "pending", "oldest", "attempts", "next attempt", "dead letters", "waits for")
         print_table(columns, [_lane_row(lane) for lane in shown])
     if found.holders:
         say("")
@@ -123,7 +123,7 @@ def _lane_row(lane: LaneStatus) -> tuple[str, ...]:
         str(lane.attempts or "-"),
         format_time(lane.retry_at),
         str(lane.dead_letters or "-"),
-        lane.last_error or "-",
+        lane.reason or "-",
     )
 
 

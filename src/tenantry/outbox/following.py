@@ -33,6 +33,7 @@ _sql = SqlFolder("tenantry.outbox")
 class LaneState(NamedTuple):
     tenant_uid: UUID
     is_open: bool
+    is_suspended: bool
     payload: int
 
 
@@ -90,7 +91,7 @@ class LaneFollower:
                         connection, "erase_lanes", {"tenants": list(tenants), "channels": list(channels)}
                     )
             if changed:
-                names = ("tenants", "channels", "uids", "open", "payloads")
+                names = ("tenants", "channels", "uids", "open", "suspended", "payloads")
                 columns = zip(*changed, strict=True)
                 parameters = {name: list(column) for name, column in zip(names, columns, strict=True)}
                 await _sql.execute(connection, "put_lanes", parameters)
@@ -101,7 +102,10 @@ class LaneFollower:
     def _wanted(self) -> Lanes:
         return {
             (tenant.id, channel.name): LaneState(
-                tenant.uid, tenant.status != Status.DELETING and not channel.removing, tenant.limits.payload
+                tenant.uid,
+                tenant.status != Status.DELETING and not channel.removing,
+                tenant.status == Status.SUSPENDED,
+                tenant.limits.payload,
             )
             for tenant in self._roster
             for channel in tenant.channels
@@ -111,6 +115,8 @@ class LaneFollower:
     async def _there(connection: Connection) -> Lanes:
         rows = await _sql.fetch_all(connection, "outbox_lanes")
         return {
-            (row["tenant_id"], row["channel"]): LaneState(row["tenant_uid"], row["is_open"], row["payload"])
+            (row["tenant_id"], row["channel"]): LaneState(
+                row["tenant_uid"], row["is_open"], row["is_suspended"], row["payload"]
+            )
             for row in rows
         }

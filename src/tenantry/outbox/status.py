@@ -31,6 +31,8 @@ class LaneStatus(msgspec.Struct, frozen=True):
     """How often the first of them was tried in vain."""
     retry_at: datetime | None
     last_error: str
+    reason: str
+    """Why they wait, as far as is known."""
     dead_letters: int
 
 

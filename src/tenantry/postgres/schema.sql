@@ -165,6 +165,7 @@ create table tenantry.outbox_lanes (
     channel text not null,
     tenant_uid uuid,
     is_open boolean not null default true,
+    is_suspended boolean not null default false,
     payload integer not null,
     unique (tenant_id, channel)
 );
@@ -711,15 +712,17 @@ alter table tenantry.outbox_lanes
     add foreign key (tenant_id, channel) references tenantry.channels (tenant_id, name) on delete cascade;
 
 create function tenantry.follow_tenant(tenant text) returns void language sql as $$
-    insert into tenantry.outbox_lanes (tenant_id, channel, tenant_uid, is_open, payload)
-    select t.id, c.name, t.uid, t.status <> 'deleting' and not c.removing,
+    insert into tenantry.outbox_lanes (tenant_id, channel, tenant_uid, is_open, is_suspended, payload)
+    select t.id, c.name, t.uid, t.status <> 'deleting' and not c.removing, t.status = 'suspended',
         coalesce(t.overrides ->> 'payload', p.limits ->> 'payload', '1048576')::integer
     from tenantry.tenants t
     join tenantry.plans p on p.name = t.plan
     join tenantry.channels c on c.tenant_id = t.id
     where t.id = tenant
-    on conflict (tenant_id, channel) do update set is_open = excluded.is_open, payload = excluded.payload
-    where (outbox_lanes.is_open, outbox_lanes.payload) is distinct from (excluded.is_open, excluded.payload)
+    on conflict (tenant_id, channel) do update
+    set is_open = excluded.is_open, is_suspended = excluded.is_suspended, payload = excluded.payload
+    where (outbox_lanes.is_open, outbox_lanes.is_suspended, outbox_lanes.payload)
+        is distinct from (excluded.is_open, excluded.is_suspended, excluded.payload)
 $$;
 
 create function tenantry.tenant_changed() returns trigger language plpgsql as $$

@@ -12,5 +12,5 @@ cross join lateral (
     order by o.ticket, o.id
     limit 1
 ) first
-where c.retry_at <= clock_timestamp()
+where c.retry_at <= clock_timestamp() and not l.is_suspended
 and l.tenant_id <> all (%(but)s::text[])

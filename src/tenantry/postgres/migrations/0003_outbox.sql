@@ -16,6 +16,7 @@ create table tenantry.outbox_lanes (
     channel text not null,
     tenant_uid uuid,
     is_open boolean not null default true,
+    is_suspended boolean not null default false,
     payload integer not null,
     unique (tenant_id, channel)
 );
