@@ -59,7 +59,7 @@ async def test_the_page_of_emitting_emits(database: str) -> None:
     async with connect(database, autocommit=True) as connection:
         await Migrations(outbox_only=True).apply(connection)
         await connection.execute("create table orders (number integer primary key)")
-        for channel in ("events", "orders"):
+        for channel in ("events", "properties"):
             lane = "insert into tenantry.outbox_lanes (tenant_id, channel, payload) values ('acme', %s, 10000)"
             await connection.execute(lane, [channel])
         page = (DOCS / "how-to" / "emit.md").read_text()

@@ -97,6 +97,8 @@ def _has_no_number(value: Any) -> bool:
 
 
 def _time(value: datetime) -> datetime:
+    if not isinstance(value, datetime):
+        raise EventInvalid("time", f"expected time to be a datetime, got: {value!r}")
     if value.tzinfo is None:
         raise EventInvalid("time", f"expected time to have a time zone, got: {value.isoformat()}")
     return value
