@@ -9,25 +9,21 @@ what its weight says. All as the broker stored the events, by its own clock and 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from statistics import median
 from typing import Final
 
 import nats_bulk
 from tenantry.bench import Report, Say
+from tenantry.bench.own_platform import own_platform, own_settings
 from tenantry.config import Settings
-from tenantry.embedded.platform import use_platform
 from tenantry.nats.connections import connect_bulk
 from tenantry.outbox.service import RelayService
-from tenantry.postgres.migrations import ensure_schema
 from tenantry.postgres.queries import SqlFolder
 from tenantry.tenants.administration import Administration
-from tenantry.tenants.assembly import open_administration
 from tenantry.tenants.roster import Roster
 from tenantry.tenants.spec import TenantSpec
 
@@ -45,29 +41,19 @@ _sql = SqlFolder("tenantry.bench")
 
 def run(*, quick: bool, say: Say) -> Report:
     singles, each = (40, 4000) if quick else (200, 20_000)
-    with tempfile.TemporaryDirectory() as folder:
-        # The user as whom root runs PostgreSQL must be able to walk through.
-        Path(folder).chmod(0o711)
-        return asyncio.run(_run(Settings(data=Path(folder) / "data"), singles, each, say))
+    with own_settings() as settings:
+        return asyncio.run(_run(settings, singles, each, say))
 
 
 async def _run(settings: Settings, singles: int, each: int, say: Say) -> Report:
-    async with use_platform(settings) as platform:
-        await ensure_schema(platform.database_url, may_migrate=True)
-        async with open_administration(
-            settings,
-            broker=platform.broker,
-            authority=platform.authority,
-            database_url=platform.database_url,
-            secret=platform.secret,
-        ) as administration:
-            bench = _Bench(administration, platform.database_url, settings)
-            say("single events, on an idle relay and beside a flood")
-            idle, flooded = await bench.single_events(singles)
-            say("twenty equal tenants")
-            equal = await bench.shares({f"equal-{number}": 1 for number in range(EQUALS)}, each)
-            say("three tenants of different weight")
-            weighted = await bench.shares({f"weight-{weight}": weight for weight in WEIGHTS}, 6 * each)
+    async with own_platform(settings) as (platform, administration):
+        bench = _Bench(administration, platform.database_url, settings)
+        say("single events, on an idle relay and beside a flood")
+        idle, flooded = await bench.single_events(singles)
+        say("twenty equal tenants")
+        equal = await bench.shares({f"equal-{number}": 1 for number in range(EQUALS)}, each)
+        say("three tenants of different weight")
+        weighted = await bench.shares({f"weight-{weight}": weight for weight in WEIGHTS}, 6 * each)
     total = sum(weighted.values())
     errors = [abs(weighted[f"weight-{weight}"] / total / (weight / sum(WEIGHTS)) - 1) for weight in WEIGHTS]
     return Report(

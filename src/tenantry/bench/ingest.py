@@ -12,11 +12,9 @@ import asyncio
 import json
 import os
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
@@ -24,6 +22,7 @@ from nats.js.api import StreamConfig
 
 from tenantry.bench import Report, Say
 from tenantry.bench.http_load import send_all
+from tenantry.bench.own_platform import own_settings
 from tenantry.config import Settings
 from tenantry.embedded.platform import EmbeddedPlatform, use_platform
 from tenantry.embedded.ports import HOST, free_port
@@ -45,10 +44,8 @@ _SERVE: Final = "from tenantry.cli import main; main()"
 
 def run(*, quick: bool, say: Say) -> Report:
     rounds, singles, batches = (5, 6_000, 240) if quick else (9, 20_000, 1_000)
-    with tempfile.TemporaryDirectory() as folder:
-        # The user as whom root runs PostgreSQL must be able to walk through.
-        Path(folder).chmod(0o711)
-        return asyncio.run(_run(Settings(data=Path(folder) / "data"), rounds, singles, batches, say))
+    with own_settings() as settings:
+        return asyncio.run(_run(settings, rounds, singles, batches, say))
 
 
 async def _run(settings: Settings, rounds: int, singles: int, batches: int, say: Say) -> Report:

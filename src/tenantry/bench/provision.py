@@ -8,22 +8,18 @@ ratios compare with one tenant after the other in the same run.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections import defaultdict
-from pathlib import Path
 from statistics import median
 from typing import Final
 
 import nats_bulk
 from nats_bulk import Message
 from tenantry.bench import Report, Say
+from tenantry.bench.own_platform import own_platform, own_settings
 from tenantry.config import Settings
-from tenantry.embedded.platform import use_platform
 from tenantry.nats.connections import connect_bulk
-from tenantry.postgres.migrations import ensure_schema
 from tenantry.tenants.administration import Administration
-from tenantry.tenants.assembly import open_administration
 from tenantry.tenants.spec import TenantSpec
 from tenantry.tenants.tenant import Tier
 
@@ -32,32 +28,22 @@ ACTOR: Final = "bench"
 
 def run(*, quick: bool, say: Say) -> Report:
     rounds, count, alone = (3, 150, 10) if quick else (5, 1000, 30)
-    with tempfile.TemporaryDirectory() as folder:
-        # The user as whom root runs PostgreSQL must be able to walk through.
-        Path(folder).chmod(0o711)
-        return asyncio.run(_run(Settings(data=Path(folder) / "data"), rounds, count, alone, say))
+    with own_settings() as settings:
+        return asyncio.run(_run(settings, rounds, count, alone, say))
 
 
 async def _run(settings: Settings, rounds: int, count: int, alone: int, say: Say) -> Report:
     rates: defaultdict[str, list[float]] = defaultdict(list)
-    async with use_platform(settings) as platform:
-        await ensure_schema(platform.database_url, may_migrate=True)
-        async with open_administration(
-            settings,
-            broker=platform.broker,
-            authority=platform.authority,
-            database_url=platform.database_url,
-            secret=platform.secret,
-        ) as administration:
-            for number in range(rounds):
-                say(f"round {number + 1} of {rounds}")
-                for tier in Tier:
-                    names = [f"{tier}-{number}-{each}" for each in range(count)]
-                    rates[f"{tier}_tenants"].append(await _together(administration, tier, names, settings))
-                    rates[f"{tier}_tenants_one_by_one"].append(await _one_by_one(administration, tier, number, alone))
-                    rates[f"{tier}_create_to_accepted"] += await _to_first_event(administration, tier, number, alone)
-            say("checking that all are complete")
-            await _require_complete(administration, rounds * (count + 2 * alone) * len(Tier))
+    async with own_platform(settings) as (_, administration):
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}")
+            for tier in Tier:
+                names = [f"{tier}-{number}-{each}" for each in range(count)]
+                rates[f"{tier}_tenants"].append(await _together(administration, tier, names, settings))
+                rates[f"{tier}_tenants_one_by_one"].append(await _one_by_one(administration, tier, number, alone))
+                rates[f"{tier}_create_to_accepted"] += await _to_first_event(administration, tier, number, alone)
+        say("checking that all are complete")
+        await _require_complete(administration, rounds * (count + 2 * alone) * len(Tier))
     figures = {
         f"{name}_{'ms' if 'accepted' in name else 'per_second'}": median(values) for name, values in rates.items()
     }

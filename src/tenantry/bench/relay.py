@@ -9,24 +9,21 @@ each ratio the median of the rounds' ratios.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections import defaultdict
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from tenantry.bench import Report, Say
+from tenantry.bench.own_platform import own_platform, own_settings
 from tenantry.config import Settings
-from tenantry.embedded.platform import EmbeddedPlatform, use_platform
+from tenantry.embedded.platform import EmbeddedPlatform
 from tenantry.nats.connections import connect
 from tenantry.outbox.carrier import Carrier, Flight
 from tenantry.outbox.relay import Relay
-from tenantry.postgres.migrations import ensure_schema
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import SqlFolder
 from tenantry.tenants.administration import Administration
-from tenantry.tenants.assembly import open_administration
 from tenantry.tenants.roster import Roster
 from tenantry.tenants.spec import TenantSpec
 
@@ -62,33 +59,23 @@ class Unpublished(Carrier):
 
 def run(*, quick: bool, say: Say) -> Report:
     rounds, count, flagged = (5, 160_000, 16_000) if quick else (5, 800_000, 60_000)
-    with tempfile.TemporaryDirectory() as folder:
-        # The user as whom root runs PostgreSQL must be able to walk through.
-        Path(folder).chmod(0o711)
-        return asyncio.run(_run(Settings(data=Path(folder) / "data"), rounds, count, flagged, say))
+    with own_settings() as settings:
+        return asyncio.run(_run(settings, rounds, count, flagged, say))
 
 
 async def _run(settings: Settings, rounds: int, count: int, flagged: int, say: Say) -> Report:
     rates: defaultdict[str, list[float]] = defaultdict(list)
-    async with use_platform(settings) as platform:
-        await ensure_schema(platform.database_url, may_migrate=True)
-        async with open_administration(
-            settings,
-            broker=platform.broker,
-            authority=platform.authority,
-            database_url=platform.database_url,
-            secret=platform.secret,
-        ) as administration:
-            roster = await _make_tenants(administration)
-            for number in range(1, rounds + 1):
-                say(f"round {number} of {rounds}")
-                rates["row_flags"].append(await _measure_row_flags(administration.pool, platform, flagged))
-                after = await _fill(administration.pool, count)
-                rates["database"].append(await _measure(administration.pool, platform, roster, Unpublished, count))
-                await _reset(administration.pool, after)
-                await _purge(administration)
-                rates["relay"].append(await _measure(administration.pool, platform, roster, Carrier, count))
-                await _require_stored(administration, count)
+    async with own_platform(settings) as (platform, administration):
+        roster = await _make_tenants(administration)
+        for number in range(1, rounds + 1):
+            say(f"round {number} of {rounds}")
+            rates["row_flags"].append(await _measure_row_flags(administration.pool, platform, flagged))
+            after = await _fill(administration.pool, count)
+            rates["database"].append(await _measure(administration.pool, platform, roster, Unpublished, count))
+            await _reset(administration.pool, after)
+            await _purge(administration)
+            rates["relay"].append(await _measure(administration.pool, platform, roster, Carrier, count))
+            await _require_stored(administration, count)
     return Report(
         bench="relay",
         figures={f"{name}_events_per_second": median(values) for name, values in rates.items()},

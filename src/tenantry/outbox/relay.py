@@ -172,11 +172,8 @@ class Relay:
 
     @property
     def _is_unsettled(self) -> bool:
-        """Whether a lane must not be let go of yet: somebody else would begin again with what we are about to learn."""
-        return any(
-            track.flights or track.inspection is not None or track.trouble is not None
-            for track in self._tracks.values()
-        )
+        """Whether we are about to learn something of a lane: whoever took it over now would begin from the start."""
+        return any(track.inspection is not None or track.trouble is not None for track in self._tracks.values())
 
     def _has_work(self, now: float) -> bool:
         """Whether a lane that we hold can go on soon."""
