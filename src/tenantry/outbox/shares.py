@@ -45,11 +45,9 @@ class Shares:
         for tenant, want in everybody.items():
             savings = self._savings.get(tenant, 0) + quantum * want.weight
             self._savings[tenant] = min(savings, MOST_SAVED * want.most)
-        return {
-            tenant: min(int(self._savings[tenant]), want.most)
-            for tenant, want in able.items()
-            if self._savings[tenant] >= 1
-        }
+        # Sums of fractions that should make one event are a hair less now and then.
+        quotas = {tenant: min(int(self._savings[tenant] + 1e-9), want.most) for tenant, want in able.items()}
+        return {tenant: quota for tenant, quota in quotas.items() if quota > 0}
 
     def spend(self, tenant: str, cost: float) -> None:
         """It may be more than was allotted: the last event counts whole, however large it is."""
