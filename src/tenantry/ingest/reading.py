@@ -49,18 +49,24 @@ class Reader:
     def read(self, document: bytes) -> tuple[Attributes, Message]:
         """Raises EventInvalid or EventTooLarge."""
         event, members, extensions = _decode(document)
+        # As it was sent, unless something has to go: most documents need not be written again.
+        kept = _encode(members)
+        if kept != document:
+            _require_each_once(document)
         marks = self._usual
         if extensions:
             override_claims(self.lane.tenant, extensions)
             if own := trace_of_event(extensions):
                 marks = _Marks(self.lane, own)
-            for name in _SET_HERE:
-                members.pop(name, None)
         added = marks.members
+        gone = [name for name in _SET_HERE if name in members] if extensions else []
         if event.time is None:
-            members.pop("time", None)
             added += self._present_time()
-        encoded = b"%b%b}" % (_encode(members)[:-1], added)
+            if "time" in members:
+                gone.append("time")
+        if gone:
+            kept = _encode({name: value for name, value in members.items() if name not in gone})
+        encoded = b"%b%b}" % (kept[:-1], added)
         header = f"NATS/1.0\r\nNats-Msg-Id: {self.lane.message_id(event.id)}\r\n{marks.headers}\r\n".encode()
         size = len(header) + len(encoded)
         if size > self._largest:
@@ -113,14 +119,14 @@ def _decode(document: bytes) -> tuple[Attributes, dict[str, msgspec.Raw], dict[s
         raise EventInvalid("id", "expected id not to be blank")
     if event.data_base64 is not None:
         _require_base64(event.data_base64)
-    # Readers differ in which of two members with one name they take. Most documents are written compactly, and then
-    # equal what is left of them without such members.
-    if _encode(members) != document:
-        _require_each_once(document)
     return event, members, extensions
 
 
 def _require_each_once(document: bytes) -> None:
+    """Readers differ in which of two members with one name they take.
+
+    A document that was written compactly equals what is left of it without such members, and need not come here.
+    """
     repeated = ""
 
     def note(pairs: list[tuple[str, Any]]) -> None:
