@@ -59,7 +59,7 @@ class Reader:
             if own := trace_of_event(extensions):
                 marks = _Marks(self.lane, own)
         added = marks.members
-        gone = [name for name in _SET_HERE if name in members] if extensions else []
+        gone: list[str] = [name for name in _SET_HERE if name in members] if extensions else []
         if event.time is None:
             added += self._present_time()
             if "time" in members:
