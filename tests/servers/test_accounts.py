@@ -106,7 +106,8 @@ async def test_tiered_limits_reach_the_server(platform: TestPlatform) -> None:
 
 async def test_connection_limits_are_enforced_by_the_server(platform: TestPlatform) -> None:
     async with platform.account(claims.AccountLimits(conn=1)) as broker, connect(broker, "first"):
-        with pytest.raises(BrokerRefused, match="maximum account active connections exceeded"):
+        # The server closes the connection at once, and its words may not come through.
+        with pytest.raises(BrokerRefused, match="maximum account active connections exceeded|cut the handshake short"):
             await open_client(broker, "second")
 
 
