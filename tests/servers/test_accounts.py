@@ -107,7 +107,7 @@ async def test_tiered_limits_reach_the_server(platform: TestPlatform) -> None:
 async def test_connection_limits_are_enforced_by_the_server(platform: TestPlatform) -> None:
     async with platform.account(claims.AccountLimits(conn=1)) as broker, connect(broker, "first"):
         # The server closes the connection at once, and its words may not come through.
-        with pytest.raises(BrokerRefused, match="maximum account active connections exceeded|cut the handshake short"):
+        with pytest.raises(BrokerRefused, match=r"maximum account active connections|cut the handshake short"):
             await open_client(broker, "second")
 
 
