@@ -91,6 +91,10 @@ class Connection:
     def __repr__(self) -> str:
         return f"<Connection {self._name} to {self._servers[0]}>"
 
+    def renew(self, credentials: Credentials) -> None:
+        """Prove ourselves with these from the next connect on; those in use may expire."""
+        self._credentials = credentials
+
     def close(self) -> None:
         """Close for good."""
         self._closed = True
@@ -191,12 +195,21 @@ class Connection:
     def request_many(self, questions: Iterable[tuple[str, bytes]]) -> list[bytes]:
         """Ask all the questions at once and return the answers in the same order."""
         asked = list(questions)
+        answers = self.request_each(asked)
+        for (subject, _), answer in zip(asked, answers, strict=True):
+            if answer is None:
+                raise NoAnswer(f"no answer to {subject} within {self.timeout} s")
+        return [answer for answer in answers if answer is not None]
+
+    def request_each(self, questions: Iterable[tuple[str, bytes]]) -> list[bytes | None]:
+        """The same for those who can do without some answers: None where nothing came within the timeout."""
+        asked = list(questions)
         answers_to = self.ask(asked).encode()
         answers: dict[int, bytes] = {}
         while len(answers) < len(asked):
             received = self.receive()
             if not received:
-                raise NoAnswer(f"no answer to {asked[0][0]} within {self.timeout} s")
+                break
             for answer in received:
                 if isinstance(answer, Refusal):
                     for subject, _ in asked:
@@ -206,7 +219,7 @@ class Connection:
                     if answer.header.startswith(b"NATS/1.0 503"):
                         raise ServerRefused(f"nobody answers {asked[number][0]}; is JetStream on for this account?")
                     answers[number] = answer.payload
-        return [answers[number] for number in range(len(asked))]
+        return [answers.get(number) for number in range(len(asked))]
 
     # -- the connection itself --------------------------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ class _Reader:
         # A subject is bytes to the server; one that is not text must not keep the rest from being read.
         found.subjects.append(subject.decode(errors="replace"))
         found.sequences.append(int(sequence))
-        found.timestamps.append(_nanoseconds(stamp))
+        found.timestamps.append(nanoseconds(stamp))
         found.headers.append(header[:start] + CRLF if start > _BARE_HEADER else b"")
         found.payloads.append(answer.payload)
         return False
@@ -178,7 +178,7 @@ class _Reader:
                 found.gaps.append((first, sequence - 1))
             found.subjects.append(message["subject"])
             found.sequences.append(sequence)
-            found.timestamps.append(_nanoseconds(message["time"].encode()))
+            found.timestamps.append(nanoseconds(message["time"].encode()))
             found.headers.append(base64.b64decode(message.get("hdrs", "")))
             found.payloads.append(base64.b64decode(message.get("data", "")))
             return False
@@ -234,7 +234,7 @@ def _second(stamp: bytes) -> int:
     return calendar.timegm(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%S")) * 1_000_000_000
 
 
-def _nanoseconds(stamp: bytes) -> int:
+def nanoseconds(stamp: bytes) -> int:
     """2026-11-15T09:30:00.123456789Z; the server leaves trailing zeros out."""
     if len(stamp) == 20:
         return _second(stamp[:19])

@@ -1,0 +1,73 @@
+"""Which streams a query reads. By default those that match a pattern; a program may supply a catalog of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import cast
+
+from pyspark_nats.access import Access
+from pyspark_nats.errors import CatalogInvalid
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream to read."""
+
+    name: str
+    """What it is called on its server."""
+    weight: float = 1.0
+    """Its share of a batch, against the others that have something to read."""
+    group: str = ""
+    """Streams of one group share one share, that of the heaviest; alone unless given."""
+    key: str = ""
+    """What rows and offsets call it; its name unless given. Needed where two accounts have streams of one name."""
+    access: Access | None = None
+    """How to reach it; by the options of the query unless given."""
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            object.__setattr__(self, "key", self.name)
+        if not self.name or any(mark in self.name for mark in ".*> \t\r\n/\\"):
+            raise CatalogInvalid(
+                f"expected the name of a stream, without dots, wildcards or spaces, got: {self.name!r}"
+            )
+        if self.key.startswith("."):
+            raise CatalogInvalid(f"expected a key that does not start with a dot, got: {self.key!r}")
+        if not 0 < self.weight < float("inf"):
+            raise CatalogInvalid(f"expected the weight of {self.key} to be a positive number, got: {self.weight}")
+
+
+Catalog = Callable[[], Iterable[Stream]]
+
+
+def load_catalog(path: str, options: Mapping[str, str]) -> Catalog:
+    """`package.module:name`: a function of the options, or a class that is made with them once and then called."""
+    module, colon, name = path.partition(":")
+    try:
+        if not (module and colon and name):
+            raise CatalogInvalid(f"expected catalog to be like package.module:function, got: {path!r}")
+        hook = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as problem:
+        raise CatalogInvalid(
+            f"cannot import the catalog {path!r}: {problem}; it must be importable on the driver, for example with "
+            "--py-files"
+        ) from None
+    if not callable(hook):
+        raise CatalogInvalid(f"expected the catalog {path!r} to be callable, got: {type(hook).__name__}")
+    return cast("Catalog", hook(dict(options))) if isinstance(hook, type) else lambda: hook(dict(options))
+
+
+def checked(streams: Iterable[Stream], path: str) -> dict[str, Stream]:
+    """What a catalog gave, by key."""
+    found: dict[str, Stream] = {}
+    for stream in streams:
+        if not isinstance(stream, Stream):
+            raise CatalogInvalid(f"expected the catalog {path!r} to give pyspark_nats.Stream, got: {stream!r:.80}")
+        if stream.key in found:
+            raise CatalogInvalid(
+                f"expected every stream of the catalog {path!r} to have a key of its own, got {stream.key!r} twice"
+            )
+        found[stream.key] = stream
+    return found

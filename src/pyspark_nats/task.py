@@ -1,0 +1,63 @@
+"""What a task reads: some ranges of some streams, and how to reach them. Pickled by the driver, never shown."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_nats.access import Access
+from pyspark_nats.broker import State
+from pyspark_nats.errors import StreamsUnavailable
+from pyspark_nats.layout import Cut, Ranges, cut, lay_out, worthwhile_tasks
+from pyspark_nats.selection import Selection
+
+
+class Range(NamedTuple):
+    key: str
+    stream: str
+    access: int
+    """Its place in the task's list."""
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Task(InputPartition):
+    accesses: tuple[Access, ...]
+    ranges: tuple[Range, ...]
+
+    def __repr__(self) -> str:
+        return f"Task({len(self.ranges)} ranges)"
+
+
+def plan_cuts(ranges: Ranges, selection: Selection, tasks: int | None, *, order: bool) -> list[Cut]:
+    """Where tasks begin, by the bytes that the streams have now."""
+    sizes = {key: state.bytes_each for key, state in selection.states.items() if isinstance(state, State)}
+    count = tasks or worthwhile_tasks(ranges, sizes, _cores())
+    return cut(ranges, sizes, count, split=not order)
+
+
+def plan_tasks(ranges: Ranges, cuts: list[Cut], selection: Selection) -> list[Task]:
+    return [_task(part, selection) for part in lay_out(ranges, cuts)]
+
+
+def _task(ranges: Ranges, selection: Selection) -> Task:
+    accesses: dict[Access, int] = {}
+    planned = []
+    for key, (first, last) in ranges.items():
+        stream = selection.former(key)
+        if stream is None:
+            raise StreamsUnavailable(
+                f"the batch to be read again has messages of {key}, which the catalog does not list any more: list it "
+                "once more, or start with a new checkpoint"
+            )
+        access = selection.access_to(stream)
+        planned.append(Range(key, stream.name, accesses.setdefault(access, len(accesses)), first, last))
+    return Task(tuple(accesses), tuple(planned))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,35 @@
+"""Spark is started once per worker, and shared by its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.own_server import OwnServer
+from tests.spark.jet import Jet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from tenantry.pipelines.session import local_session
+
+    session = local_session(
+        "tests",
+        tmp_path_factory.mktemp("spark"),
+        cores=2,
+        config={"spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"},
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def jet(own_nats: OwnServer) -> Iterator[Jet]:
+    """JetStream on a server of the test's own."""
+    with Jet(f"nats://{own_nats.address}") as opened:
+        yield opened
