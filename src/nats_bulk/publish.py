@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -44,7 +44,8 @@ class Message(NamedTuple):
     subject: str
     payload: bytes
     id: str | None = None
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str | Sequence[str]] | None = None
+    """By name; one with several values stands there as often."""
 
 
 class PublishError(NamedTuple):
@@ -339,8 +340,11 @@ def encode(message: Message, inbox: str, reply: int) -> tuple[bytes, int]:
         raise InvalidMessage(f"expected text that UTF-8 can hold, got a lone surrogate in: {subject!r}") from None
 
 
-def _header_lines(headers: Mapping[str, str]) -> str:
-    for name, value in headers.items():
-        if _HEADER_NAME.fullmatch(name) is None or "\r" in value or "\n" in value:
-            raise InvalidMessage(f"expected a header of visible ASCII and one line, got: {name!r}: {value!r}")
-    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+def _header_lines(headers: Mapping[str, str | Sequence[str]]) -> str:
+    lines = []
+    for name, given in headers.items():
+        for value in (given,) if isinstance(given, str) else given:
+            if _HEADER_NAME.fullmatch(name) is None or "\r" in value or "\n" in value:
+                raise InvalidMessage(f"expected a header of visible ASCII and one line, got: {name!r}: {value!r}")
+            lines.append(f"{name}: {value}\r\n")
+    return "".join(lines)

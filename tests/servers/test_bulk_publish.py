@@ -64,6 +64,15 @@ async def test_headers_arrive_as_they_were_given(account: Broker) -> None:
     assert batch.headers[1] == b""
 
 
+async def test_a_header_may_have_several_values(account: Broker) -> None:
+    await add_stream(account)
+    with connect_bulk(account, "test") as connection:
+        headers = {"Via": ["a", "b"], "None": [], "One": "1"}
+        nats_bulk.publish(connection, [Message("events.a", b"x", headers=headers)]).raise_for_errors()
+        (batch,) = nats_bulk.read_range(connection, "EVENTS", 1, 1)
+    assert nats_bulk.parse_headers(batch.headers[0]) == {"Via": ["a", "b"], "One": ["1"]}
+
+
 async def test_one_message_that_fails_does_not_take_the_others_with_it(account: Broker) -> None:
     await add_stream(account, max_msg_size=100)
     with connect_bulk(account, "test") as connection:
