@@ -44,7 +44,8 @@ READ_OPTIONS: Final = ACCESS_OPTIONS | {
 }
 WRITE_OPTIONS: Final = ACCESS_OPTIONS | {
     "subject": "where to publish, with columns in braces: orders.{region}.created; without it, the column subject",
-    "writeId": "what message ids start with; the query's id for a stream, a new one for each batch write",
+    "writeId": "what message ids start with, instead of the query's id or, for a batch write, a new one: a batch write "
+    "that is run again with the same one adds only what is missing",
 }
 # Spark hands these to every sink, and whatever begins with `catalog.` is for the catalog.
 _SPARK_OPTIONS: Final = ("checkpointlocation", "queryname")
@@ -107,6 +108,8 @@ class WriteOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
         given = _Given(options, WRITE_OPTIONS)
+        if not given.text("writeId").isprintable():
+            raise OptionInvalid(f"expected writeId to be of printable characters, got: {given.text('writeId')!r}")
         return cls(
             access=AccessOptions.parse(given, required=True),
             subject=given.text("subject"),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_nats.batch_reader import NatsReader
 from pyspark_nats.errors import OptionInvalid
-from pyspark_nats.options import ReadOptions
+from pyspark_nats.options import ReadOptions, WriteOptions
 from pyspark_nats.rows import schema
 from pyspark_nats.stream_reader import NatsStreamReader
+from pyspark_nats.writer import NatsStreamWriter, NatsWriter
 
 
 class NatsDataSource(DataSource):
@@ -31,6 +38,12 @@ class NatsDataSource(DataSource):
         options = ReadOptions.parse(self.options, streaming=True)
         _require(schema, options)
         return NatsStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return NatsWriter(schema, WriteOptions.parse(self.options), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return NatsStreamWriter(schema, WriteOptions.parse(self.options), overwrite=overwrite)
 
 
 def _require(given: StructType, options: ReadOptions) -> None:
