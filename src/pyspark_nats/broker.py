@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -54,14 +53,8 @@ class Broker:
         self._access = access
         self._connections = connections
 
-    def find(self, patterns: Iterable[str]) -> dict[str, State]:
-        """Streams whose names match, with their states."""
-        wanted = list(patterns)
-        return {
-            name: state
-            for name, state in self._insist(self._list).items()
-            if any(fnmatchcase(name, pattern) for pattern in wanted)
-        }
+    def list_all(self) -> dict[str, State]:
+        return self._insist(self._list)
 
     def describe(self, names: Iterable[str]) -> dict[str, State | Gone]:
         """The states of these streams. One that does not answer is left out, and holds nobody else up."""
@@ -69,7 +62,7 @@ class Broker:
         found: dict[str, State | Gone] = {}
         if len(asked) > FEW:
             try:
-                listed = self._insist(self._list)
+                listed = self.list_all()
                 found = {name: listed[name] for name in asked if name in listed}
             except ServerRefused:
                 pass  # who may not list may still ask for those that it reads

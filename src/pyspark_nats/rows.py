@@ -85,7 +85,7 @@ class Rows:
             pa.array(read.payloads, pa.binary()),
         ]
         if self._include_headers:
-            headers = [parse_headers(block).items() if block else () for block in read.headers]
+            headers = [list(parse_headers(block).items()) if block else [] for block in read.headers]
             columns.append(pa.array(headers, self._schema.field("headers").type))
         self._start()
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)

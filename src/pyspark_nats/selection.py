@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 from pyspark_nats.access import Access
 from pyspark_nats.broker import GONE, Broker, Gone, State
@@ -21,7 +22,7 @@ class Selection:
         self._options = options
         self._catalog: Catalog | None = load_catalog(options.catalog, options.given) if options.catalog else None
         self._access: Access | None = None
-        self._warned: set[str] = set()
+        self._unreadable: set[str] = set()
         self.streams: dict[str, Stream] = {}
         """Those that the catalog lists, and those that it listed before and that a query may still have to read."""
         self.listed: set[str] = set()
@@ -32,6 +33,10 @@ class Selection:
     def has_catalog(self) -> bool:
         """Somebody decides which streams there are; that one is missing is then no accident."""
         return self._catalog is not None
+
+    def wants(self, key: str) -> bool:
+        """Whether it is, or was, one of the streams that the query is to read."""
+        return self.has_catalog or _matches(key, self._options.streams)
 
     def access_to(self, stream: Stream) -> Access:
         access = stream.access or self._access
@@ -53,7 +58,7 @@ class Selection:
         missing = [name for name in named if name not in self.listed]
         if missing:
             raise StreamsUnavailable(f"there is no stream {', '.join(missing)}; see `nats stream ls`")
-        silent = [key for key in self.listed if key not in self.states]
+        silent = [key for key in self.listed if key not in self.states and key not in self._unreadable]
         if silent:
             raise StreamsUnavailable(f"no answer from the leader of stream {', '.join(sorted(silent)[:10])}; try again")
 
@@ -62,7 +67,7 @@ class Selection:
         names = self._options.streams
         found: dict[str, State | Gone] = {}
         if any(map(_is_pattern, names)):
-            found |= broker.find(names)
+            found |= {name: state for name, state in broker.list_all().items() if _matches(name, names)}
             self.listed = set(found)
         else:
             found |= broker.describe(names)
@@ -101,11 +106,15 @@ class Selection:
         unreadable = {key for key, state in self.states.items() if isinstance(state, State) and not state.direct}
         for key in unreadable:
             del self.states[key]
-        for key in sorted(unreadable - self._warned):
+        for key in sorted(unreadable - self._unreadable):
             log.warning("stream %s is not read, because it does not allow direct get: set allow_direct on it", key)
-        self._warned = unreadable
+        self._unreadable = unreadable
         if named := sorted(unreadable.intersection(self._options.streams)):
             raise StreamsUnavailable(f"stream {named[0]} does not allow direct get: set allow_direct on it")
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _is_pattern(name: str) -> bool:

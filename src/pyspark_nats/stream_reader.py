@@ -30,10 +30,10 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._selection_if_made: Selection | None = None
         self._admission = FairAdmission()
+        self._latest: dict[str, int] = {}
         self._seen_ends: dict[str, int] = {}
         self._stop_at: dict[str, int] | None = None
         self._leaving: dict[str, int] = {}
-        self._created: dict[str, int] = {}
         self._told: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -73,13 +73,17 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         else:
             granted = pending
-        self._seen_ends = {key: state.next for key, state in self._known_states().items()}
-        if not granted:
+        self._latest = {key: state.next for key, state in self._known_states().items()}
+        self._seen_ends |= self._latest
+        moved = {key: begins[key] + count for key, count in granted.items()}
+        # Streams that begin before where the query was are set back, also if they have nothing to read yet.
+        set_back = {key: begin for key, begin in begins.items() if begin < position.next.get(key, 0)}
+        if not (moved or set_back):
             return start
-        return self._end(position, begins, granted).document()
+        return self._end(position, begins, set_back | moved).document()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return Offset(self._seen_ends).document() if self._seen_ends else None
+        return Offset(self._latest).document() if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         goal = Offset.parse(end)
@@ -88,6 +92,12 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if not self._selection.streams:
             self._selection.look(ranges)  # a batch that is read again after a restart
+        for key, state in self._known_states().items():
+            if key in ranges and state.created > goal.created:
+                first, last = ranges.pop(key)
+                self._lose(
+                    f"stream {key} was deleted and made anew before its sequences {first} to {last} had been read"
+                )
         return list(plan_tasks(ranges, goal.tasks, self._selection))
 
     # -- what it asks in a task -------------------------------------------------------------------------------------
@@ -114,11 +124,20 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at = position.next.get(key)
             if isinstance(state, Gone):
                 self._see_off(key, position)
+            elif not self._selection.wants(key):
+                continue  # the query was told to read others now; should it be told otherwise again, this one goes on
             elif at is None:
                 begins[key] = state.first
-            elif self._is_another(key, at, position, state):
+            elif state.created > position.created:
                 self._lose(f"stream {key} was deleted and made anew after its sequence {at - 1} had been read")
                 begins[key] = state.first
+            elif state.next < at:
+                # After a power failure a server may lack what it had acknowledged, and will use the sequences again.
+                self._lose(
+                    f"stream {key} ends at sequence {state.next - 1}, but {at - 1} had been read: it lost its end, "
+                    "and some of what came since may be missed"
+                )
+                begins[key] = state.next
             elif state.first > at:
                 self._lose(f"stream {key} no longer has sequences {at} to {state.first - 1}")
                 begins[key] = state.first
@@ -126,15 +145,11 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begins[key] = at
         return begins
 
-    def _is_another(self, key: str, at: int, position: Offset, state: State) -> bool:
-        """Whether a stream of this name was read before, but not this one."""
-        known = self._created.get(key, state.created)
-        return state.created > position.created or state.created != known or state.next < at
-
     def _see_off(self, key: str, position: Offset) -> None:
         """A stream that is gone. If somebody took it from the catalog, or all of it was read, then nothing is lost."""
         at = position.next.pop(key, None)
-        if at is None or self._selection.has_catalog or self._seen_ends.get(key) == at:
+        told_so = self._selection.has_catalog or not self._selection.wants(key)
+        if at is None or told_so or self._seen_ends.get(key) == at:
             return
         end = self._seen_ends.get(key)
         amount = f"{end - at} messages" if end else "nobody knows how many messages"
@@ -143,33 +158,27 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _pending(self, begins: dict[str, int]) -> dict[str, int]:
         """How many sequences each stream has to read."""
         pending = {}
+        states = self._known_states()
         for key, begin in begins.items():
-            end = self._known_states()[key].next
+            end = states[key].next
             if key in self._selection.listed:
                 self._leaving.pop(key, None)
-            elif self._selection.has_catalog:
+            else:
                 # It has left the catalog: what it had then is still read.
                 end = self._leaving.setdefault(key, end)
-            else:
-                continue  # the query was told to read others now
             if self._stop_at is not None:
                 end = min(end, self._stop_at.get(key, 0))
             if end > begin:
                 pending[key] = end - begin
         return pending
 
-    def _end(self, position: Offset, begins: dict[str, int], granted: dict[str, int]) -> Offset:
+    def _end(self, position: Offset, begins: dict[str, int], changed: dict[str, int]) -> Offset:
         states = self._known_states()
-        moved = {key: begins[key] + count for key, count in granted.items()}
-        # Those that were made anew are at their beginning now, also if they have nothing to read yet.
-        anew = {key: begin for key, begin in begins.items() if begin < position.next.get(key, 0)}
-        changed = anew | moved
         end = Offset(
             next=position.next | changed,
             created=max([position.created, *(states[key].created for key in changed)]),
             begins={key: begins[key] for key in changed if begins[key] != position.next.get(key)},
         )
-        self._created |= {key: states[key].created for key in changed}
         end.tasks = plan_cuts(
             end.ranges_since(position), self._selection, self._options.tasks, order=self._options.order
         )
