@@ -2,7 +2,8 @@
 
 An id is made of what is written, not of a row's position: a task that is repeated after a shuffle may get its rows in
 another order, and by position one row would get the id of another, which the server then drops. Of identical rows in a
-partition it does not matter which is which, so they are counted.
+partition it does not matter which is which, so they are counted. Rows that come in another partition when they are
+repeated, because the query was given another number of them, are added once more; nothing is ever lost.
 """
 
 from __future__ import annotations
