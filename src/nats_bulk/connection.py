@@ -91,10 +91,6 @@ class Connection:
     def __repr__(self) -> str:
         return f"<Connection {self._name} to {self._servers[0]}>"
 
-    def renew(self, credentials: Credentials) -> None:
-        """Prove ourselves with these from the next connect on; those in use may expire."""
-        self._credentials = credentials
-
     def close(self) -> None:
         """Close for good."""
         self._closed = True

@@ -19,8 +19,6 @@ class Access:
 
     url: str = field(repr=False)
     credentials: Credentials = field(default_factory=Credentials, repr=False)
-    name: str = ""
-    """Connections of one name and address are shared, whatever their credentials: for those that are renewed."""
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = field(default="", repr=False)
@@ -30,8 +28,8 @@ class Access:
 
     def shares_connection_with(self) -> tuple[object, ...]:
         """Equal for those who may use one connection."""
-        who = self.name or self.credentials
-        return (self.url, who, self.tls_ca, self.tls_cert, self.tls_key, self.tls_first, self.inbox_prefix)
+        tls = (self.tls_ca, self.tls_cert, self.tls_key, self.tls_first)
+        return (self.url, self.credentials, *tls, self.inbox_prefix)
 
     def connect(self) -> Connection:
         return Connection(

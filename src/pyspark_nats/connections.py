@@ -8,7 +8,7 @@ from typing import Final
 from nats_bulk import Connection
 from pyspark_nats.access import Access
 
-MOST: Final = 64
+MOST: Final = 256
 
 
 class Connections:
@@ -16,28 +16,24 @@ class Connections:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._open: OrderedDict[tuple[object, ...], tuple[Connection, Access]] = OrderedDict()
+        self._open: OrderedDict[tuple[object, ...], Connection] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def use(self, access: Access) -> Connection:
         key = access.shares_connection_with()
-        connection, known = self._open.get(key, (None, access))
+        connection = self._open.get(key)
         if connection is None:
-            connection = access.connect()
-        elif known.credentials != access.credentials:
-            connection.renew(access.credentials)
-        self._open[key] = connection, access
+            connection = self._open[key] = access.connect()
         self._open.move_to_end(key)
         while len(self._open) > self._most:
-            _, (unused, _) = self._open.popitem(last=False)
-            unused.close()
+            self._open.popitem(last=False)[1].close()
         return connection
 
     def close(self) -> None:
         while self._open:
-            self._open.popitem()[1][0].close()
+            self._open.popitem()[1].close()
 
 
 CONNECTIONS: Final = Connections()

@@ -148,7 +148,7 @@ class AccessOptions:
         """With the credentials as they are now."""
         if self.template is None or not self.creds:
             return self.template
-        return replace(self.template, credentials=read_credentials(self.creds), name=self.creds)
+        return replace(self.template, credentials=read_credentials(self.creds))
 
 
 class _Given:

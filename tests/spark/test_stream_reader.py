@@ -393,7 +393,6 @@ def test_a_query_told_to_read_other_streams_leaves_the_old_ones_where_they_were(
     jet.fill("A", 3)
     jet.fill("B", 1)
     query.restart(streams="B")
-    jet.make("C")
     assert sequences(query.read(0), "A") == [1, 2], "what was planned is read"
     assert [(row.stream, row.sequence) for row in query.trigger()] == [("B", 1)]
     query.restart(streams="A,B")
@@ -433,7 +432,7 @@ def test_a_catalog_gives_weights_and_groups(jet: Jet, catalog: dict[str, Stream]
 def test_a_catalog_says_how_to_reach_each_stream_and_what_rows_call_it(jet: Jet, catalog: dict[str, Stream]) -> None:
     jet.make("EVENTS")
     jet.fill("EVENTS", 2)
-    catalog["acme"] = Stream("EVENTS", key="acme/events", access=Access(jet.url, name="acme"))
+    catalog["acme"] = Stream("EVENTS", key="acme/events", access=Access(jet.url))
     query = Query("", catalog=f"{__name__}:listed")
     assert [(row.stream, row.sequence) for row in query.trigger()] == [("acme/events", 1), ("acme/events", 2)]
     assert json.loads(query.log[-1])["acme/events"] == 3

@@ -1,0 +1,143 @@
+"""Who may read a stream is shown nowhere: not in plans, checkpoints, the Spark UI, event logs or logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nats_bulk import Credentials
+from pyspark_nats import Access, Stream
+from tenantry.nats.connections import Broker, connect_bulk
+from tests.own_server import OwnServer
+
+PASSWORD = "an-open-secret-5f1c"
+
+SCRIPT = """
+import json, re, sys
+from pathlib import Path
+from urllib.request import urlopen
+from tenantry.pipelines.session import local_session
+
+folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
+(folder / "events").mkdir()
+spark = local_session("secrets", folder, cores=1, config={
+    "spark.ui.enabled": "true", "spark.ui.port": "0", "spark.eventLog.enabled": "true", "spark.log.level": "INFO",
+    "spark.eventLog.dir": (folder / "events").as_uri(), "spark.sql.streaming.numRecentProgressUpdates": "10",
+})
+frame = spark.read.format("nats").options(**options).load()
+frame.explain("extended")
+frame.explain("formatted")
+assert frame.count() == 10, frame.count()
+events = spark.readStream.format("nats").options(**options).load()
+events.explain("extended")
+query = events.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint")).start()
+query.processAllAvailable()
+query.explain(True)
+print(query.lastProgress, query.status)
+assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
+
+# Every page of the UI, as far as links lead.
+ui = spark.sparkContext.uiWebUrl
+pages, seen = [ui + path for path in ("/jobs/", "/SQL/", "/StreamingQuery/", "/environment/", "/stages/", "/executors/",
+    "/api/v1/applications/" + spark.sparkContext.applicationId + "/sql?details=true",
+    "/api/v1/applications/" + spark.sparkContext.applicationId + "/environment")], set()
+while pages and len(seen) < 60:
+    page = pages.pop(0)
+    if page in seen:
+        continue
+    seen.add(page)
+    text = urlopen(page).read().decode(errors="replace")
+    print(text)
+    for link in re.findall(r'href="(/(?:SQL|StreamingQuery|jobs|stages)/[^"#]*)"', text):
+        if "kill" not in link and "threadDump" not in link:
+            pages.append(ui + link.replace("&amp;", "&"))
+print("pages seen:", len(seen))
+query.stop()
+spark.read.format("nats").options(**options).load().write.format("noop").mode("overwrite").save()
+try:
+    spark.read.format("nats").options(**(options | json.loads(sys.argv[3]))).load().count()
+    raise SystemExit("a wrong login was let in")
+except Exception as problem:
+    print(problem)
+spark.stop()
+"""
+
+
+def fill(connection_of: Broker | str) -> None:
+    import nats_bulk
+    from nats_bulk import Connection, Message
+
+    opened = Connection(connection_of) if isinstance(connection_of, str) else connect_bulk(connection_of, "tests")
+    with opened as connection:
+        config = {"name": "A", "subjects": ["A.>"], "allow_direct": True}
+        connection.request("$JS.API.STREAM.CREATE.A", json.dumps(config).encode())
+        nats_bulk.publish(connection, [Message("A.event", b"x")] * 10).raise_for_errors()
+
+
+def everything_shown(tmp_path: Path, options: dict[str, str], wrong: dict[str, str]) -> str:
+    folder = tmp_path / "shown"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, folder, json.dumps(options), json.dumps(wrong)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    files = [path for part in ("checkpoint", "events") for path in (folder / part).rglob("*") if path.is_file()]
+    assert any(path.parent.name == "offsets" for path in files)
+    shown = done.stdout + done.stderr + "".join(path.read_bytes().decode(errors="replace") for path in files)
+    # Otherwise nothing was looked at that could have shown it.
+    assert "A.event" not in options.values()
+    assert '{"A": 11' in shown
+    assert "Physical Plan" in shown
+    return shown
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[OwnServer]:
+    (tmp_path / "guarded").mkdir()
+    server = OwnServer(
+        tmp_path / "guarded", f'authorization {{ users = [ {{ user: spark, password: "{PASSWORD}" }} ] }}'
+    )
+    await server.start()
+    yield server
+    await server.stop()
+
+
+def test_a_password_in_the_address_is_shown_nowhere(guarded: OwnServer, tmp_path: Path) -> None:
+    url = f"nats://spark:{PASSWORD}@{guarded.address}"
+    fill(url)
+    shown = everything_shown(
+        tmp_path, {"nats.url": url, "streams": "A"}, {"nats.url": url.replace(PASSWORD, "wrong-one")}
+    )
+    assert "refused us: Authorization Violation" in shown
+    assert PASSWORD not in shown
+    assert "wrong-one" not in shown
+
+
+def catalog_of_credentials(options: dict[str, str]) -> list[Stream]:
+    """Short-lived credentials, as a program would make them; here they are read from a file of the test."""
+    kept = json.loads(Path(options["catalog.file"]).read_text())
+    credentials = Credentials(jwt=kept["jwt"], seed=kept["seed"])
+    return [Stream("A", access=Access(kept["url"], credentials))]
+
+
+def test_credentials_of_a_catalog_are_shown_nowhere(account: Broker, tmp_path: Path) -> None:
+    fill(account)
+    kept = {"url": account.url, "jwt": account.credentials.jwt, "seed": account.credentials.seed}
+    (tmp_path / "kept.json").write_text(json.dumps(kept))
+    (tmp_path / "stale.json").write_text(json.dumps(kept | {"jwt": kept["jwt"][:-8] + "AAAAAAAA"}))
+    options = {"catalog": f"{__name__}:catalog_of_credentials", "catalog.file": str(tmp_path / "kept.json")}
+    shown = everything_shown(tmp_path, options, {"catalog.file": str(tmp_path / "stale.json")})
+    assert "refused us: Authorization Violation" in shown
+    assert kept["seed"] not in shown
+    assert kept["jwt"] not in shown
+    assert kept["jwt"].split(".")[1] not in shown
