@@ -30,6 +30,7 @@ BENCHMARKS: Final = {
         "tenants provisioned a second at each tier, and how soon they publish",
     ),
     "relay": ("tenantry.bench.relay", "the outbox relay against rows with flags, and against the database alone"),
+    "source": ("tenantry.bench.source", "the Spark source against the official client, and against the wire alone"),
     "wire": ("tenantry.bench.wire", "nats_bulk against the official client: publish with acks, and reading a stream"),
 }
 
