@@ -402,6 +402,23 @@ def test_a_query_told_to_read_other_streams_leaves_the_old_ones_where_they_were(
     assert query.trigger() == []
 
 
+def test_a_replica_that_lacks_messages_is_not_believed(jet: Jet) -> None:
+    """A mirror answers direct gets for its origin; emptied, it is the worst of lagging followers."""
+    jet.make("ORDERS")
+    jet.fill("ORDERS", 200)
+    jet.ask("STREAM.CREATE.MIRROR", {"name": "MIRROR", "mirror": {"name": "ORDERS"}, "mirror_direct": True})
+    wait_for(lambda: jet.state("MIRROR")["last_seq"] == 200)
+    jet.purge("MIRROR", seq=150)
+    for _ in range(20):
+        assert sequences(Query(jet.url, streams="ORDERS").trigger(), "ORDERS") == list(range(1, 201))
+    assert min(len(answer) for answer in direct_gets(jet, "ORDERS", 40)) == 0, "the mirror was never asked"
+
+
+def direct_gets(jet: Jet, stream: str, times: int) -> list[bytes]:
+    """What whoever answers has at sequence 1."""
+    return jet.connection.request_many([(f"$JS.API.DIRECT.GET.{stream}", b'{"seq": 1}')] * times)
+
+
 # -- a catalog of one's own ------------------------------------------------------------------------------------------
 
 LISTED: dict[str, Stream] = {}

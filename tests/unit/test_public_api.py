@@ -7,11 +7,12 @@ import types
 import pytest
 
 import nats_bulk
+import pyspark_nats
 import tenantry.outbox
 import tenantry.testing
 
 
-@pytest.mark.parametrize("package", [nats_bulk, tenantry.outbox, tenantry.testing])
+@pytest.mark.parametrize("package", [nats_bulk, pyspark_nats, tenantry.outbox, tenantry.testing])
 def test_all_lists_exactly_what_is_exported(package: types.ModuleType) -> None:
     exported = {
         name
