@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from nats_bulk import ServerRefused
 from pyspark_nats import Access, DataLost, OptionInvalid, Stream, StreamsUnavailable
 from tests.own_server import OwnServer
 from tests.processes import wait_for
@@ -131,6 +132,32 @@ def test_a_server_that_is_not_there_is_named() -> None:
             query.trigger()
     finally:
         broker.PATIENCE = before  # type: ignore[misc]
+
+
+async def test_a_user_needs_no_more_than_the_page_says(tmp_path: Path) -> None:
+    """Neither to read one stream by its name nor to skip what is gone from it; a pattern needs to list."""
+    few = ", ".join(f'"$JS.API.{verb}.A"' for verb in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET"))
+    users = f"""
+        {{ user: all, password: all }}
+        {{ user: few, password: few, permissions: {{ publish: [{few}], subscribe: "_INBOX.>" }} }}
+    """
+    (tmp_path / "guarded").mkdir()
+    server = OwnServer(tmp_path / "guarded", f"authorization {{ users = [ {users} ] }}")
+    await server.start()
+    try:
+        with Jet(f"nats://all:all@{server.address}") as jet:
+            jet.make("A", "B")
+            jet.fill("A", 5)
+            jet.drop("A", 3)
+        url = f"nats://few:few@{server.address}"
+        rows = Query(url, streams="A", failOnDataLoss="false").trigger()
+        assert sequences(rows, "A") == [1, 2, 4, 5]
+        with pytest.raises(ServerRefused, match=r"STREAM\.LIST"):
+            Query(url, streams="A*").trigger()
+        with pytest.raises(ServerRefused, match=r"STREAM\.INFO\.B"):
+            Query(url, streams="B").trigger()
+    finally:
+        await server.stop()
 
 
 # -- what a batch holds ----------------------------------------------------------------------------------------------
