@@ -136,6 +136,17 @@ class Application(SparkProcess):
         self._result = folder / "result.json"
         super().__init__("application", folder, [*command, program, self._result, *arguments], environment)
 
+    def kill(self) -> None:
+        """It, and what it started here, at once."""
+        if self.is_running:
+            process = self.process
+            doomed = [process, *process.children(recursive=True)]
+            for each in doomed:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+            self.wait()
+            psutil.wait_procs(doomed, timeout=PATIENCE)
+
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait while it runs."""
         wait_for(lambda: condition() or not self.is_running)
@@ -195,12 +206,23 @@ class Cluster:
             process.require_running()
         try:
             with urlopen(f"http://{HOST}:{self._page}/json/", timeout=PATIENCE) as page:
-                return dict(json.load(page))
+                # The pages come up one by one, and until this one has, another may answer in its place.
+                return dict(json.load(page)) if page.headers.get_content_type() == "text/json" else None
         except OSError:
             return None
 
     def _alive_workers(self) -> list[dict[str, Any]]:
         return [worker for worker in (self.state() or {"workers": []})["workers"] if worker["state"] == "ALIVE"]
+
+    def executors(self) -> list[psutil.Process]:
+        """Those that run now."""
+        found = []
+        for process in self._running:
+            for child in process.process.children():
+                with suppress(psutil.NoSuchProcess):
+                    if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()):
+                        found.append(child)
+        return found
 
     def executor_in(self, folder: Path) -> psutil.Process:
         """The executor that has this working directory."""
