@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.own_server import OwnServer
+from tests.spark.cluster import Cluster
 from tests.spark.jet import Jet
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all tests of the group spark-cluster, which run in one worker."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 @pytest.fixture
