@@ -10,8 +10,9 @@ A query is timed as it runs steadily: from the end of its first batch to the end
 them, with all that belongs to a batch and what lies between. Not counted are the start of Spark, a query to warm up,
 the start of each query with its first batch, and the making of the client's consumers. All cores are shared by Spark
 and the server, as they are by the others and the server. In each round everything is measured once, every other round
-backwards; a ratio is taken within a round, and what is reported is the median of the rounds. Every query must have read
-all of its streams, each batch as many events as it should; so must the others.
+backwards; a ratio is taken within a round, and what is reported is the median of the rounds, of which a quick run on a
+slow machine has two and else three. Every query must have read all of its streams to their ends, and each batch as many
+events as it should; so must the others.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -42,6 +44,9 @@ from tenantry.pipelines.session import local_session
 PAYLOAD: Final = b"x" * 250
 AT_ONCE: Final = 500
 CREATE_SECONDS: Final = 30.0
+LEAST_ROUNDS: Final = 2
+
+Measure = Callable[[], Awaitable[None]]
 
 
 class Size(NamedTuple):
@@ -54,10 +59,12 @@ class Size(NamedTuple):
     """Events in a batch from a thousand streams, and from ten."""
     client_each: int
     """Events that the client reads from each of the fifty streams, for it is slow."""
+    seconds: float
+    """Another round begins only if it will probably end by then."""
 
 
-QUICK: Final = Size(rounds=3, batches=2, batch=100_000, spread_batch=50_000, client_each=400)
-FULL: Final = Size(rounds=7, batches=4, batch=200_000, spread_batch=200_000, client_each=2000)
+QUICK: Final = Size(rounds=3, batches=2, batch=100_000, spread_batch=50_000, client_each=400, seconds=43)
+FULL: Final = Size(rounds=7, batches=4, batch=200_000, spread_batch=200_000, client_each=2000, seconds=inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,7 @@ def run(*, quick: bool, say: Say) -> Report:
 
 
 async def _run(settings: Settings, size: Size, say: Say) -> Report:
+    began = time.monotonic()
     fifty = Streams("FIFTY", 50, size.batch, size.batches)
     few = Streams("FEW", 10, size.spread_batch, size.batches)
     many = Streams("MANY", 1000, size.spread_batch, size.batches)
@@ -107,27 +115,57 @@ async def _run(settings: Settings, size: Size, say: Say) -> Report:
             asyncio.to_thread(_Spark, platform, settings.data.parent),
             asyncio.to_thread(_fill, platform.broker, [fifty, few, many]),
         )
+        bench = _Bench(spark, platform.broker, size.client_each)
         try:
             say("warming up")
             spark.read(fifty)
-            found: defaultdict[str, list[float]] = defaultdict(list)
+            readings = [bench.by_client(fifty), bench.by_spark(fifty), bench.by_wire(fifty)]
+            readings += [bench.by_spark(few), bench.by_spark(many)]
             for number in range(1, size.rounds + 1):
                 say(f"round {number} of {size.rounds}")
-                for reader in ("client", fifty, "wire", few, many)[:: 1 if number % 2 else -1]:
-                    if reader == "client":
-                        rate = await _read_by_client(platform.broker, fifty, size.client_each)
-                        found["client_events_per_second"].append(rate)
-                    elif reader == "wire":
-                        found["wire_events_per_second"].append(_read_by_wire(platform.broker, fifty))
-                    elif isinstance(reader, Streams):
-                        steady = spark.read(reader)
-                        found[f"streams_{reader.count}_events_per_second"].append(reader.batch / steady.batch_seconds)
-                        found[f"streams_{reader.count}_batch_ms"].append(steady.batch_seconds * 1000)
-                        found[f"streams_{reader.count}_latest_offset_ms"].append(steady.latest_offset_ms)
-                        found[f"streams_{reader.count}_tasks"].append(steady.tasks)
+                started = time.monotonic()
+                for measure in readings if number % 2 else reversed(readings):
+                    await measure()
+                now = time.monotonic()
+                if number >= LEAST_ROUNDS and now - began + now - started > size.seconds:
+                    break
         finally:
             spark.stop()
-    return _report(found)
+    return _report(bench.found)
+
+
+class _Bench:
+    """Measures who reads what, and keeps a figure of each round."""
+
+    def __init__(self, spark: _Spark, broker: Broker, client_each: int) -> None:
+        self._spark = spark
+        self._broker = broker
+        self._client_each = client_each
+        self.found: defaultdict[str, list[float]] = defaultdict(list)
+
+    def by_client(self, streams: Streams) -> Measure:
+        async def measure() -> None:
+            rate = await _read_by_client(self._broker, streams, self._client_each)
+            self.found["client_events_per_second"].append(rate)
+
+        return measure
+
+    def by_wire(self, streams: Streams) -> Measure:
+        async def measure() -> None:
+            self.found["wire_events_per_second"].append(_read_by_wire(self._broker, streams))
+
+        return measure
+
+    def by_spark(self, streams: Streams) -> Measure:
+        async def measure() -> None:
+            steady = self._spark.read(streams)
+            of_these = f"streams_{streams.count}"
+            self.found[f"{of_these}_events_per_second"].append(streams.batch / steady.batch_seconds)
+            self.found[f"{of_these}_batch_ms"].append(steady.batch_seconds * 1000)
+            self.found[f"{of_these}_latest_offset_ms"].append(steady.latest_offset_ms)
+            self.found[f"{of_these}_tasks"].append(steady.tasks)
+
+        return measure
 
 
 def _report(measured: dict[str, list[float]]) -> Report:
@@ -136,7 +174,10 @@ def _report(measured: dict[str, list[float]]) -> Report:
 
     return Report(
         bench="source",
-        figures={name: median(values) for name, values in sorted(measured.items())},
+        figures={
+            "rounds": len(measured["client_events_per_second"]),
+            **{name: median(values) for name, values in sorted(measured.items())},
+        },
         ratios={
             "vs_client": ratio("streams_50_events_per_second", "client_events_per_second"),
             "of_wire_limit": ratio("streams_50_events_per_second", "wire_events_per_second"),
