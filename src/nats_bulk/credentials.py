@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nkeys
-
 from nats_bulk.errors import AuthenticationFailed
 
 _BLOCK = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s+([A-Za-z0-9_.=-]+)\s+-{3,}END \1-{3,}")
@@ -49,6 +47,9 @@ class Credentials:
         if not nonce:
             # Without a nonce there is nothing to sign; the server does not use keys.
             return {"jwt": self.jwt} if self.jwt else {}
+        # Not at the top: it is compiled, and a zip of this package does without it where no keys are wanted.
+        import nkeys
+
         key = nkeys.from_seed(self.seed.encode())
         signature = base64.urlsafe_b64encode(key.sign(nonce.encode())).rstrip(b"=").decode()
         who = {"jwt": self.jwt} if self.jwt else {"nkey": key.public_key.decode()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,12 +84,6 @@ with open(result, "w") as file:
     json.dump([list(row) for row in rows], file)
 spark.stop()
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 def test_each_message_is_read_once_and_in_order_by_tasks_on_both_executors(
