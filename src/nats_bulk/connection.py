@@ -29,6 +29,7 @@ from nats_bulk.wire import (
     Ping,
     Pong,
     Refusal,
+    StoredMessages,
     require_subject,
 )
 
@@ -40,7 +41,7 @@ UNSENT_MILLISECONDS: Final = 20_000
 # What the server says when it does not want these credentials; it refuses for passing reasons too.
 _NOT_WANTED: Final = ("authorization violation", "user authentication", "account authentication")
 
-Answer = Delivery | Acknowledgements | Refusal
+Answer = Delivery | Acknowledgements | StoredMessages | Refusal
 
 
 class Connection:
@@ -354,7 +355,7 @@ class Connection:
         """Act on what concerns the connection; return the rest."""
         answers: list[Answer] = []
         for operation in operations:
-            if isinstance(operation, Delivery | Acknowledgements):
+            if isinstance(operation, Delivery | Acknowledgements | StoredMessages):
                 answers.append(operation)
             elif isinstance(operation, Ping):
                 with suppress(ConnectionLost):  # the next read tells of it

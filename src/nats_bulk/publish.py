@@ -20,7 +20,7 @@ from nats_bulk.errors import (
     ProtocolError,
     PublishFailed,
 )
-from nats_bulk.wire import CRLF, Acknowledgements, Delivery, require_subject
+from nats_bulk.wire import CRLF, Acknowledgements, Delivery, Refusal, require_subject
 
 WINDOW: Final = 8192
 WINDOW_BYTES: Final = 16 << 20
@@ -194,7 +194,7 @@ class _Publishing:
                 self._settle_run(answer)
             elif isinstance(answer, Delivery):
                 self._settle_unusual(answer)
-            else:
+            elif isinstance(answer, Refusal):
                 # A permissions violation names the subject only, and holds for every message to it.
                 refused = [place for place, message in self._unanswered.items() if answer.is_about(message.subject)]
                 for position in refused:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from nats_bulk.connection import Connection
 from nats_bulk.errors import ConnectionLost, NoAnswer, ProtocolError, RangeBeyondEnd, ServerRefused, StreamNotReadable
-from nats_bulk.wire import CRLF, Delivery, Refusal
+from nats_bulk.wire import CRLF, Delivery, Refusal, StoredMessages
 
 BATCH: Final = 4096
 BATCH_BYTES: Final = 8 << 20
@@ -112,22 +112,24 @@ class _Reader:
             if not answers:
                 raise NoAnswer(f"stream {self._stream} did not finish a read within {self._connection.timeout} s")
             for answer in answers:
-                if isinstance(answer, Refusal):
+                if isinstance(answer, StoredMessages):
+                    if answer.reply == ours:
+                        _add(found, answer)
+                elif isinstance(answer, Refusal):
                     answer.raise_if_about(subject)
                 # Others are the late rest of something that was given up.
                 elif isinstance(answer, Delivery) and answer.subject == ours and self._take(answer, found):
                     return found
 
     def _take(self, answer: Delivery, found: RangeBatch) -> bool:
-        """Add one message to the columns; True when the answer says that the batch is over."""
+        """Add an unusual message to the columns; True when the answer says that the batch is over."""
         header = answer.header
         start = header.rfind(_TRAILER_START)
         trailer = _TRAILER.fullmatch(header, start) if start >= 0 else None
         if trailer is None:
             return self._end_of_batch(header)
         subject, sequence, stamp = trailer.groups()
-        # A subject is bytes to the server; one that is not text must not keep the rest from being read.
-        found.subjects.append(subject.decode(errors="replace"))
+        found.subjects.append(_text(subject))
         found.sequences.append(int(sequence))
         found.timestamps.append(nanoseconds(stamp))
         found.headers.append(header[:start] + CRLF if start > _BARE_HEADER else b"")
@@ -212,6 +214,20 @@ class _Reader:
         while found.sequences and found.sequences[-1] > last:
             for column in (found.subjects, found.sequences, found.timestamps, found.headers, found.payloads):
                 column.pop()
+
+
+def _add(found: RangeBatch, stored: StoredMessages) -> None:
+    found.subjects += map(_text, stored.subjects)
+    found.sequences += map(int, stored.sequences)
+    found.timestamps += map(nanoseconds, stored.stamps)
+    found.headers += [header + CRLF if len(header) > _BARE_HEADER else b"" for header in stored.headers]
+    found.payloads += stored.payloads
+
+
+@lru_cache(maxsize=4096)
+def _text(subject: bytes) -> str:
+    # A subject is bytes to the server; one that is not text must not keep the rest from being read.
+    return subject.decode(errors="replace")
 
 
 def _missing(sequences: list[int], first: int) -> list[tuple[int, int]]:

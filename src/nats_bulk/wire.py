@@ -73,6 +73,18 @@ class Acknowledgements(NamedTuple):
     duplicates: list[bool]
 
 
+class StoredMessages(NamedTuple):
+    """A run of messages of a stream in answer to one question, as columns, for the same reason."""
+
+    reply: bytes
+    subjects: tuple[bytes, ...]
+    sequences: tuple[bytes, ...]
+    stamps: tuple[bytes, ...]
+    headers: tuple[bytes, ...]
+    """The publisher's, without the empty line at the end."""
+    payloads: list[bytes]
+
+
 def require_subject(subject: str) -> str:
     """Refuse what is not a subject to publish to, above all what would end the protocol line early."""
     if _SUBJECT.fullmatch(subject) is None or not subject.isprintable() or len(subject.encode()) > LONGEST_SUBJECT:
@@ -83,17 +95,18 @@ def require_subject(subject: str) -> str:
     return subject
 
 
-Operation = Delivery | Ping | Pong | Info | Refusal | Acknowledgements
+Operation = Delivery | Ping | Pong | Info | Refusal | Acknowledgements | StoredMessages
 
 
 class Parser:
     """Turns the byte stream into operations; how the stream was split into reads makes no difference.
 
-    With an `inbox`, acknowledgements to it come as `Acknowledgements`; an unusual one comes as a `Delivery`.
+    With an `inbox`, acknowledgements to it come as `Acknowledgements`, and messages of a stream as `StoredMessages`; an
+    unusual one comes as a `Delivery`.
     """
 
     def __init__(self, inbox: str = "") -> None:
-        self._acknowledgement = _AcknowledgementRun(inbox) if inbox else None
+        self._runs = _Runs(_AcknowledgementRun(inbox), _StoredRun(inbox)) if inbox else None
         self._chunks: list[bytes] = []
         self._held = 0
         self._needed = 0
@@ -106,7 +119,7 @@ class Parser:
             return []
         buffer = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         operations: list[Operation] = []
-        position, self._needed = _parse(buffer, operations, self._acknowledgement)
+        position, self._needed = _parse(buffer, operations, self._runs)
         rest = buffer[position:]
         self._chunks = [rest] if rest else []
         self._held = len(rest)
@@ -149,7 +162,50 @@ class _AcknowledgementRun:
         return Acknowledgements(list(map(int, replies)), list(map(int, sequences)), again), end
 
 
-def _parse(buffer: bytes, operations: list[Operation], acknowledgement: _AcknowledgementRun | None) -> tuple[int, int]:
+class _StoredRun:
+    """Recognises messages of a stream, as the server sends them: with six headers of its own after the publisher's."""
+
+    def __init__(self, inbox: str) -> None:
+        # Whatever the publisher wrote, the server's headers are the last before the empty line.
+        self._one = re.compile(
+            rb"HMSG (%b[^ \r\n]++) 1 (\d++) (\d++)\r\n(NATS/1\.0\r\n(?:[^\r\n]++\r\n)*?)"
+            rb"Nats-Stream: [^\r\n]*+\r\nNats-Subject: ([^\r\n]*+)\r\nNats-Sequence: (\d++)\r\n"
+            rb"Nats-Time-Stamp: ([^\r\n]*+)\r\nNats-Num-Pending: \d++\r\nNats-Last-Sequence: \d++\r\n\r\n"
+            % re.escape(inbox.encode())
+        )
+
+    def parse(self, buffer: bytes, position: int) -> tuple[StoredMessages, int] | None:
+        """Those from `position` on, as long as they answer one question, and where they end."""
+        size, match = len(buffer), self._one.match
+        lines: list[tuple[bytes, ...]] = []
+        payloads: list[bytes] = []
+        while found := match(buffer, position):
+            line = found.groups()
+            start, header = found.end(), found.start(4)
+            end = header + int(line[2])
+            if (
+                end + 2 > size
+                # A publisher may have written an empty line of its own; then this was not the end of the headers.
+                or start != header + int(line[1])
+                or buffer[end : end + 2] != CRLF
+                or (lines and line[0] != lines[0][0])
+            ):
+                break
+            lines.append(line)
+            payloads.append(buffer[start:end])
+            position = end + 2
+        if not lines:
+            return None
+        replies, _, _, headers, subjects, sequences, stamps = zip(*lines, strict=True)
+        return StoredMessages(replies[0], subjects, sequences, stamps, headers, payloads), position
+
+
+class _Runs(NamedTuple):
+    acknowledgements: _AcknowledgementRun
+    stored: _StoredRun
+
+
+def _parse(buffer: bytes, operations: list[Operation], runs: _Runs | None) -> tuple[int, int]:
     """Append what is complete; return where the incomplete rest starts and how long that rest must become."""
     position = 0
     size = len(buffer)
@@ -161,8 +217,11 @@ def _parse(buffer: bytes, operations: list[Operation], acknowledgement: _Acknowl
                 raise ProtocolError(f"expected a protocol line, got: {_excerpt(buffer, position)}")
             break
         kind = buffer[position]
-        if kind == _MSG and acknowledgement and (run := acknowledgement.parse(buffer, position)):
-            columns, position = run
+        if kind == _HMSG and runs and (stored := runs.stored.parse(buffer, position)):
+            messages, position = stored
+            append(messages)
+        elif kind == _MSG and runs and (acknowledged := runs.acknowledgements.parse(buffer, position)):
+            columns, position = acknowledged
             append(columns)
         elif kind == _MSG or kind == _HMSG:  # noqa: SIM109 (a tuple would be built for each message)
             split, end = _measure(buffer, position, line_end)

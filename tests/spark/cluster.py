@@ -27,15 +27,11 @@ from tests.processes import PATIENCE, wait_for
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 WORKERS: Final = 2
 
-# These processes live for seconds: a compiler and a collector that begin at once are worth more than fast ones.
-_BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SETTINGS: Final = {
     "spark.cores.max": str(WORKERS),
-    "spark.driver.extraJavaOptions": _BRIEF,
     "spark.driver.host": HOST,
     "spark.driver.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": _BRIEF,
     "spark.executor.memory": "512m",
     "spark.log.level": "WARN",
     # Both executors are there before the first task is handed out.
@@ -55,7 +51,6 @@ def environment(folder: Path, memory: str) -> dict[str, str]:
         **spark_environment(find_java(), folder),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_DAEMON_MEMORY": memory,
-        "SPARK_DAEMON_JAVA_OPTS": _BRIEF,
         "SPARK_LOCAL_DIRS": str(folder / "local"),
     }
 

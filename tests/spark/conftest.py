@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,10 @@ from tests.spark.jet import Jet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# These JVMs live for seconds: a compiler and a collector that begin at once are worth more than fast ones.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")

@@ -86,12 +86,23 @@ spark.stop()
 """
 
 
-def test_each_message_is_read_once_and_in_order_by_tasks_on_both_executors(
-    cluster: Cluster, jet: Jet, tmp_path: Path
+def test_each_message_is_read_once_and_in_order_by_executors_that_got_the_package_and_credentials_from_the_driver(
+    cluster: Cluster, account: Broker, tmp_path: Path
 ) -> None:
-    fill(jet, 400)
-    options = {"nats.url": jet.url, "streams": "S*", "maxOffsetsPerTrigger": "900", "minPartitions": "4"}
-    run = cluster.submit(tmp_path / "run", READ_IN_BATCHES, tmp_path / "checkpoint", json.dumps(options))
+    with AccountJet(account) as jet:
+        fill(jet, 400)
+    (tmp_path / "user.creds").write_text(claims.format_credentials(account.credentials))
+    # Seen from where the driver runs. An executor runs elsewhere, and would not find it.
+    access = {"nats.url": account.url, "nats.creds": "../user.creds"}
+    options = access | {"streams": "S*", "maxOffsetsPerTrigger": "900", "minPartitions": "4"}
+    python = str(python_without_the_package(tmp_path / "python"))
+    package = zip_of_the_package(tmp_path / "pyspark_nats.zip")
+    run = cluster.submit(
+        *(tmp_path / "run", READ_IN_BATCHES, tmp_path / "checkpoint", json.dumps(options)),
+        py_files=package,
+        # What Spark runs on the driver for a streaming query does not look into --py-files.
+        variables={"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "PYTHONPATH": str(package)},
+    )
     with run as application:
         batches: list[list[tuple[str, int, int, str, str]]] = application.result()
     read = defaultdict(list)
@@ -100,6 +111,8 @@ def test_each_message_is_read_once_and_in_order_by_tasks_on_both_executors(
     assert read == {stream: [(number, number) for number in range(1, 401)] for stream in STREAMS}
     assert [len(batch) for batch in batches] == [900, 900, 600]
     assert all(len({place for *_, place, _ in batch}) == 2 for batch in batches)
+    origins = {origin for batch in batches for *_, origin in batch}
+    assert origins == {"./pyspark_nats.zip/pyspark_nats/__init__.py"}
 
 
 def test_a_query_whose_executor_is_killed_goes_on_and_has_each_row_once(
@@ -126,29 +139,6 @@ def test_a_query_whose_executor_is_killed_goes_on_and_has_each_row_once(
     assert sorted((stream, sequence) for stream, sequence, _ in rows) == everything(400)
     # The lost task had half of the first batch.
     assert [attempt for *_, attempt in rows if attempt] == [1] * 600
-
-
-def test_executors_without_the_package_get_it_as_a_zip_and_credentials_from_the_driver(
-    cluster: Cluster, account: Broker, tmp_path: Path
-) -> None:
-    with AccountJet(account) as jet:
-        fill(jet, 10)
-    (tmp_path / "user.creds").write_text(claims.format_credentials(account.credentials))
-    # Seen from where the driver runs. An executor runs elsewhere, and would not find it.
-    options = {"nats.url": account.url, "nats.creds": "../user.creds", "streams": "S*", "minPartitions": "2"}
-    python = str(python_without_the_package(tmp_path / "python"))
-    package = zip_of_the_package(tmp_path / "pyspark_nats.zip")
-    run = cluster.submit(
-        *(tmp_path / "run", READ_IN_BATCHES, tmp_path / "checkpoint", json.dumps(options)),
-        py_files=package,
-        # What Spark runs on the driver for a streaming query does not look into --py-files.
-        variables={"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "PYTHONPATH": str(package)},
-    )
-    with run as application:
-        (rows,) = application.result()
-    assert sorted((stream, sequence) for stream, sequence, *_ in rows) == everything(10)
-    assert len({place for *_, place, _ in rows}) == 2
-    assert {origin for *_, origin in rows} == {"./pyspark_nats.zip/pyspark_nats/__init__.py"}
 
 
 class AccountJet(Jet):

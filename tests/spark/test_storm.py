@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,10 +17,11 @@ pytestmark = pytest.mark.xdist_group("spark-cluster")
 # A batch that is run again replaces what it had saved.
 FOLLOW = """
 import sys
+from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, monotonically_increasing_id
 
-_, url, folder, limit, drain = sys.argv[1:]
+_, url, folder, limit = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 
 def save(rows, number):
@@ -29,13 +29,17 @@ def save(rows, number):
     placed = rows.withColumn("place", monotonically_increasing_id())
     placed.write.mode("overwrite").parquet(f"{folder}/rows/batch={number}")
 
-events = (
-    spark.readStream.format("nats").option("nats.url", url).option("streams", "S*").option("failOnDataLoss", "false")
-    .option("maxOffsetsPerTrigger", limit).option("minPartitions", 3).load()
-)
-query = events.writeStream.foreachBatch(save).option("checkpointLocation", folder + "/checkpoint")
-query = query.trigger(availableNow=True) if drain == "drain" else query
-query.start().awaitTermination()
+def follow(limit, **trigger):
+    options = {"nats.url": url, "streams": "S*", "failOnDataLoss": "false", "minPartitions": 3}
+    events = spark.readStream.format("nats").options(**options, maxOffsetsPerTrigger=limit).load()
+    query = events.writeStream.foreachBatch(save).option("checkpointLocation", folder + "/checkpoint")
+    return (query.trigger(**trigger) if trigger else query).start()
+
+query = follow(limit)
+while not Path(folder, "calm").exists():
+    query.awaitTermination(0.2)
+query.stop()
+follow(2000, availableNow=True).awaitTermination()
 spark.stop()
 """
 
@@ -63,24 +67,24 @@ class Storm:
         jet.make("S_BRIEF", max_age=1_000_000_000, duplicate_window=1_000_000_000)
 
     def run(self) -> None:
-        kills = ["executor", "driver", "executor"]
+        kills = ["executor", "driver"]
         self._chance.shuffle(kills)
         self._change()
         application = self._start()
         try:
             for kill in kills:
-                saved = self._batches()
-                self._until(application, lambda saved=saved: self._batches() > saved + 1)  # type: ignore[misc]
+                self._go_on(application)
                 if kill == "driver":
                     application.kill()
                     application = self._start()
                 else:
                     self._chance.choice(self._cluster.executors()).kill()
                 self._change()
+            self._go_on(application)
+            (self._folder / "calm").touch()
+            assert application.wait() == 0, application.log
         finally:
             application.kill()
-        with self._submit("drain") as draining:
-            assert draining.wait() == 0, draining.log
 
     def check(self) -> None:
         read = [row for number in range(self._batches()) for row in self._rows(number)]
@@ -97,26 +101,23 @@ class Storm:
     # -- the query --------------------------------------------------------------------------------------------------
 
     def _start(self) -> Application:
-        return self._submit("follow")
-
-    def _submit(self, how: str) -> Application:
         self._starts += 1
-        limit = str(self._chance.choice([40, 150, 1000]) if how == "follow" else 2000)
+        limit = str(self._chance.choice([40, 150, 1000]))
         return self._cluster.submit(
-            *(self._folder / f"run-{self._starts}", FOLLOW, self._jet.url, self._folder, limit, how),
-            settings={"spark.task.maxFailures": "20", "spark.sql.streaming.stopTimeout": "10s"},
+            *(self._folder / f"run-{self._starts}", FOLLOW, self._jet.url, self._folder, limit),
+            settings={"spark.task.maxFailures": "20"},
         )
 
-    def _until(self, application: Application, condition: Callable[[], bool]) -> None:
-        """With something new to read after each batch."""
-        saved = -1
+    def _go_on(self, application: Application) -> None:
+        """For two batches, with something new to read after each."""
+        until, seen = self._batches() + 2, -1
 
         def reached() -> bool:
-            nonlocal saved
-            if saved < self._batches():
-                saved = self._batches()
+            nonlocal seen
+            if seen < self._batches():
+                seen = self._batches()
                 self._publish(f"S{self._chance.randrange(3)}", self._chance.randrange(1, 200))
-            return condition()
+            return seen >= until
 
         application.until(reached)
 

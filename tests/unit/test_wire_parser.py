@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nats_bulk.errors import ProtocolError
-from nats_bulk.wire import Acknowledgements, Delivery, Info, Operation, Parser, Ping, Pong, Refusal
+from nats_bulk.wire import Acknowledgements, Delivery, Info, Operation, Parser, Ping, Pong, Refusal, StoredMessages
 
 INBOX = "_INBOX.0123456789abcdef."
 
@@ -41,6 +41,28 @@ def acknowledgements(draw: st.DrawFn) -> tuple[bytes, Operation]:
     return line, Acknowledgements([reply], [sequence], [duplicate])
 
 
+TRAILER = (
+    b"Nats-Stream: A\r\nNats-Subject: a.b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: 2026-11-15T09:30:00Z\r\n"
+    b"Nats-Num-Pending: 7\r\nNats-Last-Sequence: 0\r\n"
+)
+
+
+@st.composite
+def stored(draw: st.DrawFn) -> tuple[bytes, Operation]:
+    """A message of a stream, with headers of its publisher that may pretend to be the server's."""
+    lines = [b"K: v\r\n", b"Nats-Sequence: 9\r\n", b"odd\r\n", TRAILER % 5, TRAILER % 5 + b"\r\n", b"\r\n"]
+    published = b"NATS/1.0\r\n" + b"".join(draw(st.lists(st.sampled_from(lines), max_size=3)))
+    reply = b"%bq%d-0" % (INBOX.encode(), draw(st.integers(1, 3)))
+    sequence, payload = draw(st.integers(1, 10**12)), draw(bodies)
+    header = published + TRAILER % sequence + b"\r\n"
+    line = b"HMSG %b 1 %d %d\r\n" % (reply, len(header), len(header) + len(payload))
+    raw = line + header + payload + b"\r\n"
+    if b"\r\n\r\n" in published:
+        return raw, Delivery(reply, header, payload)
+    stamp = b"2026-11-15T09:30:00Z"
+    return raw, StoredMessages(reply, (b"a.b",), (b"%d" % sequence,), (stamp,), (published,), [payload])
+
+
 controls = st.sampled_from(
     [
         (b"PING\r\n", Ping()),
@@ -49,15 +71,18 @@ controls = st.sampled_from(
         (b"-ERR 'Stale Connection'\r\n", Refusal("Stale Connection")),
     ]
 )
-conversations = st.lists(st.one_of(messages(), acknowledgements(), controls), max_size=30)
+conversations = st.lists(st.one_of(messages(), acknowledgements(), stored(), controls), max_size=30)
 
 
 def flat(operations: list[Operation]) -> list[Operation]:
-    """Runs of acknowledgements are as long as the reads allow; compare them one by one."""
+    """Runs are as long as the reads allow; compare what is in them one by one."""
     result: list[Operation] = []
     for operation in operations:
         if isinstance(operation, Acknowledgements):
             result += [Acknowledgements([a], [b], [c]) for a, b, c in zip(*operation, strict=True)]
+        elif isinstance(operation, StoredMessages):
+            for a, b, c, d, e in zip(*operation[1:], strict=True):
+                result.append(StoredMessages(operation.reply, (a,), (b,), (c,), (d,), [e]))
         else:
             result.append(operation)
     return result

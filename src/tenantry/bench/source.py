@@ -63,8 +63,8 @@ class Size(NamedTuple):
     """Another round begins only if it will probably end by then."""
 
 
-QUICK: Final = Size(rounds=3, batches=2, batch=100_000, spread_batch=50_000, client_each=400, seconds=43)
-FULL: Final = Size(rounds=7, batches=4, batch=200_000, spread_batch=200_000, client_each=2000, seconds=inf)
+QUICK: Final = Size(rounds=3, batches=2, batch=200_000, spread_batch=50_000, client_each=400, seconds=43)
+FULL: Final = Size(rounds=7, batches=3, batch=300_000, spread_batch=200_000, client_each=2000, seconds=inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ async def _run(settings: Settings, size: Size, say: Say) -> Report:
         bench = _Bench(spark, platform.broker, size.client_each)
         try:
             say("warming up")
-            spark.read(fifty)
+            spark.read(few)
             readings = [bench.by_client(fifty), bench.by_spark(fifty), bench.by_wire(fifty)]
             readings += [bench.by_spark(few), bench.by_spark(many)]
             for number in range(1, size.rounds + 1):

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import nats_bulk
+from nats_bulk.connection import Answer
 from nats_bulk.publish import PublishError, error_in
-from nats_bulk.wire import CRLF, Acknowledgements, Delivery
+from nats_bulk.wire import CRLF, Acknowledgements, Delivery, Refusal
 from tenantry.errors import BrokerError, BrokerUnreachable
 from tenantry.nats.connections import Broker, connect_bulk
 from tenantry.telemetry import signal
@@ -150,13 +151,7 @@ class Carrier:
         try:
             while answers := self._connection.receive(timeout):
                 for answer in answers:
-                    if isinstance(answer, Acknowledgements):
-                        self._acknowledge(answer)
-                    elif isinstance(answer, Delivery):
-                        self._take_error(answer)
-                    else:
-                        for flight in self._flights:
-                            flight.give_up(PublishError(403, 0, answer.reason))
+                    self._take(answer)
                 timeout = 0.0
         except nats_bulk.BulkError as lost:
             return self._lose(lost)
@@ -189,6 +184,15 @@ class Carrier:
         self._drop(PublishError(499, 0, "the relay ended", certain=False))
         if self._connecting is not None:
             self._connecting.add_done_callback(_close_when_connected)
+
+    def _take(self, answer: Answer) -> None:
+        if isinstance(answer, Acknowledgements):
+            self._acknowledge(answer)
+        elif isinstance(answer, Delivery):
+            self._take_error(answer)
+        elif isinstance(answer, Refusal):
+            for flight in self._flights:
+                flight.give_up(PublishError(403, 0, answer.reason))
 
     def _acknowledge(self, run: Acknowledgements) -> None:
         flights = self._flights
