@@ -22,6 +22,7 @@ from nats_bulk.errors import (
     PublishFailed,
     RangeBeyondEnd,
     ServerRefused,
+    StreamGone,
     StreamNotReadable,
 )
 from nats_bulk.publish import Message, PublishError, PublishResult, publish
@@ -43,6 +44,7 @@ __all__ = [
     "RangeBatch",
     "RangeBeyondEnd",
     "ServerRefused",
+    "StreamGone",
     "StreamNotReadable",
     "parse_addresses",
     "parse_headers",

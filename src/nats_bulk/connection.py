@@ -191,32 +191,38 @@ class Connection:
 
     def request_many(self, questions: Iterable[tuple[str, bytes]]) -> list[bytes]:
         """Ask all the questions at once and return the answers in the same order."""
-        asked = list(questions)
-        answers = self.request_each(asked)
-        for (subject, _), answer in zip(asked, answers, strict=True):
-            if answer is None:
-                raise NoAnswer(f"no answer to {subject} within {self.timeout} s")
-        return [answer for answer in answers if answer is not None]
+        answers: list[bytes] = []
+        for answer in self.request_each(questions):
+            if isinstance(answer, BulkError):
+                raise answer
+            answers.append(answer)
+        return answers
 
-    def request_each(self, questions: Iterable[tuple[str, bytes]]) -> list[bytes | None]:
-        """The same for those who can do without some answers: None where nothing came within the timeout."""
+    def request_each(self, questions: Iterable[tuple[str, bytes]]) -> list[bytes | BulkError]:
+        """The same for those who can do without some answers: each is one, or why there is none."""
         asked = list(questions)
         answers_to = self.ask(asked).encode()
-        answers: dict[int, bytes] = {}
+        answers: dict[int, bytes | BulkError] = {}
         while len(answers) < len(asked):
             received = self.receive()
             if not received:
                 break
             for answer in received:
                 if isinstance(answer, Refusal):
-                    for subject, _ in asked:
-                        answer.raise_if_about(subject)
+                    # It names the subject and not the question.
+                    for number, (subject, _) in enumerate(asked):
+                        if answer.is_about(subject):
+                            answers.setdefault(number, ServerRefused(answer.reason))
                 elif isinstance(answer, Delivery) and answer.subject.startswith(answers_to):
                     number = int(answer.subject[len(answers_to) :])
-                    if answer.header.startswith(b"NATS/1.0 503"):
-                        raise ServerRefused(f"nobody answers {asked[number][0]}; is JetStream on for this account?")
                     answers[number] = answer.payload
-        return [answers.get(number) for number in range(len(asked))]
+                    if answer.header.startswith(b"NATS/1.0 503"):
+                        subject, _ = asked[number]
+                        answers[number] = ServerRefused(f"nobody answers {subject}; is JetStream on for this account?")
+        return [
+            answers.get(number, NoAnswer(f"no answer to {subject} within {self.timeout} s"))
+            for number, (subject, _) in enumerate(asked)
+        ]
 
     # -- the connection itself --------------------------------------------------------------------------------------
 

@@ -35,7 +35,9 @@ class Credentials:
         try:
             text = Path(path).read_text()
         except OSError as problem:
-            raise AuthenticationFailed(f"cannot read the credentials file {path}: {problem.strerror}") from problem
+            # Who gives the contents instead of a path must not find them in a log.
+            shown = "" if "--" in str(path) or "\n" in str(path) else f" {path}"
+            raise AuthenticationFailed(f"cannot read the credentials file{shown}: {problem.strerror}") from None
         return cls.from_text(text, origin=str(path))
 
     def answer(self, nonce: str) -> dict[str, Any]:

@@ -5,7 +5,8 @@ BulkError
 ├── ConnectionLost         the connection broke and could not be restored in time
 ├── AuthenticationFailed   the server refused the credentials
 ├── ServerRefused          the server answered -ERR, or a JetStream request failed
-│   └── StreamNotReadable  no such stream, or it does not allow direct get
+│   └── StreamNotReadable  it does not allow direct get
+│       └── StreamGone     there is no such stream
 ├── NoAnswer               nothing came back within the timeout
 ├── InvalidMessage         a message that must not be sent: bad subject or header
 ├── RangeBeyondEnd         the stream ends before the range that was asked for
@@ -34,6 +35,10 @@ class ServerRefused(BulkError):
 
 
 class StreamNotReadable(ServerRefused):
+    pass
+
+
+class StreamGone(StreamNotReadable):
     pass
 
 

@@ -18,17 +18,30 @@ from functools import lru_cache
 from typing import Any, Final
 
 from nats_bulk.connection import Connection
-from nats_bulk.errors import ConnectionLost, NoAnswer, ProtocolError, RangeBeyondEnd, ServerRefused, StreamNotReadable
+from nats_bulk.errors import (
+    BulkError,
+    ConnectionLost,
+    NoAnswer,
+    ProtocolError,
+    RangeBeyondEnd,
+    ServerRefused,
+    StreamGone,
+    StreamNotReadable,
+)
 from nats_bulk.wire import CRLF, Delivery, Refusal, StoredMessages
 
 BATCH: Final = 4096
 BATCH_BYTES: Final = 8 << 20
 CONFIRMATIONS_AT_ONCE: Final = 256
-MOST_FAILURES: Final = 5
+MOST_LOSSES: Final = 5
+# A stream without a leader has one again within seconds, and one on a server that restarts soon after.
+PATIENCE: Final = 30.0
 PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 1.0
 
 _NOT_FOUND: Final = 10037
 _STREAM_NOT_FOUND: Final = 10059
+_OFFLINE: Final = (10118, 10194)
 # The server appends these six to whatever headers the publisher chose, so only the last ones are to be believed.
 _TRAILER_START: Final = b"Nats-Stream: "
 _TRAILER = re.compile(
@@ -73,21 +86,25 @@ def read_range(
         )
     connection.wake()
     reader = _Reader(connection, stream, api_prefix)
-    position, failures = first, 0
+    position, failures, since = first, 0, time.monotonic()
     while position <= last:
         try:
             found = reader.fetch(position, min(batch, last - position + 1), batch_bytes)
             reader.check(found, position, last)
-        except (ConnectionLost, NoAnswer) as problem:
+        except ConnectionLost:
             # Reading changes nothing, so it can be repeated, unless it is what the server cuts us off for.
             failures += 1
-            if failures > MOST_FAILURES:
+            if failures > MOST_LOSSES:
                 raise
-            if isinstance(problem, ConnectionLost):
-                connection.reconnect()
-            else:
-                time.sleep(PAUSE * failures)
+            connection.reconnect()
             continue
+        except NoAnswer:
+            failures += 1
+            if time.monotonic() - since > PATIENCE:
+                raise
+            time.sleep(min(PAUSE * failures, LONGEST_PAUSE))
+            continue
+        since = time.monotonic()
         failures = 0
         position = max(found.sequences[-1] if found.sequences else 0, found.gaps[-1][1] if found.gaps else 0) + 1
         yield found
@@ -147,7 +164,7 @@ class _Reader:
     def _why_not_readable(self) -> Exception:
         answer = self._ask([("STREAM.INFO", {})])[0]
         if error := answer.get("error"):
-            return StreamNotReadable(f"stream {self._stream} cannot be read: {error['description']}")
+            return self._refusal(error)
         if not answer["config"].get("allow_direct"):
             return StreamNotReadable(f"stream {self._stream} does not allow direct get: set allow_direct on it")
         return NoAnswer(f"no replica of stream {self._stream} answers for now")
@@ -184,10 +201,8 @@ class _Reader:
             found.headers.append(base64.b64decode(message.get("hdrs", "")))
             found.payloads.append(base64.b64decode(message.get("data", "")))
             return False
-        if error.get("err_code") == _STREAM_NOT_FOUND:
-            raise StreamNotReadable(f"stream {self._stream} cannot be read: {error['description']}")
         if error.get("err_code") != _NOT_FOUND:
-            raise ServerRefused(f"stream {self._stream} cannot be read: {error.get('description', error)}")
+            raise self._refusal(error)
         end = self._last_sequence()
         if end < last:
             raise RangeBeyondEnd(
@@ -199,8 +214,11 @@ class _Reader:
     def _last_sequence(self) -> int:
         answer = self._ask([("STREAM.INFO", {})])[0]
         if error := answer.get("error"):
-            raise StreamNotReadable(f"stream {self._stream} cannot be read: {error['description']}")
+            raise self._refusal(error)
         return int(answer["state"]["last_seq"])
+
+    def _refusal(self, error: dict[str, Any]) -> BulkError:
+        return refusal(error, f"stream {self._stream} cannot be read")
 
     def _ask(self, questions: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
         """Ask the stream's leader."""
@@ -214,6 +232,16 @@ class _Reader:
         while found.sequences and found.sequences[-1] > last:
             for column in (found.subjects, found.sequences, found.timestamps, found.headers, found.payloads):
                 column.pop()
+
+
+def refusal(error: dict[str, Any], what: str) -> BulkError:
+    """What an error of JetStream's means to somebody who reads: gone for good, not now, or not at all."""
+    description = f"{what}: {error.get('description', error)}"
+    if error.get("err_code") == _STREAM_NOT_FOUND:
+        return StreamGone(description)
+    if error.get("code") == 503 or error.get("err_code") in _OFFLINE:
+        return NoAnswer(description)
+    return ServerRefused(description)
 
 
 def _add(found: RangeBatch, stored: StoredMessages) -> None:

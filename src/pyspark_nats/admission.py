@@ -8,6 +8,7 @@ less room in a batch than there are streams.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 
@@ -28,15 +29,15 @@ class Shares:
         """What each gets; together `room`, or all that is wanted if that is less."""
         waiting = {key: want for key, want in wants.items() if want.pending > 0}
         granted: dict[str, int] = {}
-        weight = sum(want.weight for want in waiting.values())
         # Those who want least for their weight come first: what they leave makes the others' share larger.
-        for key in sorted(waiting, key=lambda key: waiting[key].pending / waiting[key].weight):
+        by_hunger = sorted(waiting, key=lambda key: waiting[key].pending / waiting[key].weight)
+        left = [*accumulate(waiting[key].weight for key in reversed(by_hunger))][::-1]
+        for key, weight in zip(by_hunger, left, strict=True):
             want = waiting[key]
             if want.pending > room * want.weight / weight:
                 break
             granted[key] = want.pending
             room -= want.pending
-            weight -= want.weight
             del waiting[key]
         # Who has nothing left waiting saves nothing up.
         self._credit = {key: self._credit.get(key, 0.0) for key in waiting}

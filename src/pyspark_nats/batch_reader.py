@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_nats.broker import State
 from pyspark_nats.errors import OptionInvalid
 from pyspark_nats.options import ReadOptions
 from pyspark_nats.reading import read_task
@@ -24,12 +23,15 @@ class NatsReader(DataSourceReader):
         selection = Selection(self._options)
         selection.look()
         selection.require_all()
-        states = {key: state for key, state in selection.states.items() if isinstance(state, State)}
+        states = selection.states
         start = resolve(self._options.starting, states, selection)
         end = resolve(self._options.ending, states, selection)
         for key in states:
             if start[key] > end[key]:
-                raise OptionInvalid(f"expected stream {key} to end after it starts, got: {start[key]} to {end[key]}")
+                raise OptionInvalid(
+                    f"expected stream {key} to end after it starts, got: {start[key]} to {end[key]}; it has sequences "
+                    f"{states[key].first} to {states[key].next - 1}"
+                )
         ranges = {key: (start[key], end[key] - 1) for key in sorted(states) if start[key] < end[key]}
         cuts = plan_cuts(ranges, selection, self._options.tasks, order=self._options.order)
         # Spark wants one partition at least.

@@ -8,19 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from nats_bulk import Connection, ConnectionLost, NoAnswer, ServerRefused
-from nats_bulk.read import nanoseconds
+from nats_bulk import BulkError, Connection, ConnectionLost, NoAnswer, ServerRefused, StreamGone
+from nats_bulk.read import nanoseconds, refusal
 from pyspark_nats.access import Access
-from pyspark_nats.connections import CONNECTIONS, Connections
+from pyspark_nats.connections import CONNECTIONS, PATIENCE, PAUSE, Connections
 from pyspark_nats.errors import StreamsUnavailable
 
 # A listing brings all the streams of an account, 256 a page; for a few of them, asking one by one is cheaper.
 FEW: Final = 64
 QUESTIONS_AT_ONCE: Final = 1000
-PATIENCE: Final = 30.0
-PAUSE: Final = 0.2
 
-_STREAM_NOT_FOUND: Final = 10059
 _MESSAGE_NOT_FOUND: Final = 10037
 
 _T = TypeVar("_T")
@@ -39,27 +36,34 @@ class State(NamedTuple):
     direct: bool
 
 
-class Gone:
+class Gone(NamedTuple):
     """There is no such stream."""
 
 
-GONE: Final = Gone()
+class Silent(NamedTuple):
+    """Nobody can say just now how it is: it has no leader, or we may not ask."""
+
+    reason: str
+
+
+Found = State | Gone | Silent
 
 
 class Broker:
-    """One account on one server or cluster. What cannot be asked now is asked again; reading changes nothing."""
+    """One account on one server or cluster. What cannot be asked now is asked again, for so many seconds."""
 
-    def __init__(self, access: Access, connections: Connections = CONNECTIONS) -> None:
+    def __init__(self, access: Access, patience: float = PATIENCE, connections: Connections = CONNECTIONS) -> None:
         self._access = access
+        self._patience = patience
         self._connections = connections
 
-    def list_all(self) -> dict[str, State]:
+    def list_all(self) -> dict[str, State | Silent]:
         return self._insist(self._list)
 
-    def describe(self, names: Iterable[str]) -> dict[str, State | Gone]:
-        """The states of these streams. One that does not answer is left out, and holds nobody else up."""
+    def describe(self, names: Iterable[str]) -> dict[str, Found]:
+        """How each of these streams is. One that does not answer holds nobody else up."""
         asked = list(names)
-        found: dict[str, State | Gone] = {}
+        found: dict[str, Found] = {}
         if len(asked) > FEW:
             try:
                 listed = self.list_all()
@@ -83,7 +87,8 @@ class Broker:
                 high[name] = low[name]
             elif moment > state.last_at:
                 low[name] = high[name]
-        found: dict[str, int] = {}
+        # Whose last messages were deleted has none that late, although its last time is.
+        found = {name: states[name].next for name in states if low[name] < high[name]}
         while searched := [name for name in states if low[name] < high[name]]:
             middles = {name: (low[name] + high[name]) // 2 for name in searched}
             for some in _portions(searched):
@@ -99,23 +104,31 @@ class Broker:
 
     # -- questions --------------------------------------------------------------------------------------------------
 
-    def _list(self, connection: Connection) -> dict[str, State]:
+    def _list(self, connection: Connection) -> dict[str, State | Silent]:
         subject = f"{self._access.api_prefix}.STREAM.LIST"
         first = _answer(connection.request(subject, b'{"offset":0}'))
         offsets = range(first["limit"], first["total"], first["limit"])
         questions = [(subject, json.dumps({"offset": offset}).encode()) for offset in offsets]
         pages = [first, *map(_answer, connection.request_many(questions) if questions else ())]
-        return {info["config"]["name"]: _state(info) for page in pages for info in page["streams"] or ()}
+        listed: dict[str, State | Silent] = {}
+        for page in pages:
+            listed |= {info["config"]["name"]: _state(info) for info in page["streams"] or ()}
+            # A cluster lists a stream whose server is away, or that has no leader, as if it were empty.
+            listed |= {name: Silent("it has no leader") for name in page.get("missing") or ()}
+        return listed
 
-    def _ask_each(self, names: list[str], connection: Connection) -> dict[str, State | Gone]:
+    def _ask_each(self, names: list[str], connection: Connection) -> dict[str, Found]:
         questions = [(f"{self._access.api_prefix}.STREAM.INFO.{name}", b"") for name in names]
-        found: dict[str, State | Gone] = {}
+        found: dict[str, Found] = {}
         for name, answer in zip(names, connection.request_each(questions), strict=True):
-            info = json.loads(answer or b'{"error": {}}')
-            if "error" not in info:
-                found[name] = _state(info)
-            elif info["error"].get("err_code") == _STREAM_NOT_FOUND:
-                found[name] = GONE
+            try:
+                if isinstance(answer, BulkError):
+                    raise answer
+                found[name] = _state(_answer(answer))
+            except StreamGone:
+                found[name] = Gone()
+            except (NoAnswer, ServerRefused) as problem:
+                found[name] = Silent(str(problem))
         return found
 
     def _stamps(self, sequences: Mapping[str, int], connection: Connection) -> dict[str, tuple[int, int | None]]:
@@ -137,20 +150,19 @@ class Broker:
         return found
 
     def _insist(self, question: Callable[[Connection], _T]) -> _T:
-        """A broker that restarts must not end a query, so it is waited for, a while."""
-        deadline = time.monotonic() + PATIENCE
+        """A broker that restarts must not end a query, so it is waited for."""
+        deadline = time.monotonic() + self._patience
         while True:
-            connection: Connection | None = None
             try:
-                connection = self._connections.use(self._access)
+                left = max(0.0, deadline - time.monotonic())
+                connection = self._connections.use(self._access, left)
+                connection.reconnect_for = left
                 connection.wake()
                 return question(connection)
             except (ConnectionLost, NoAnswer) as problem:
-                if time.monotonic() > deadline:
+                if time.monotonic() + PAUSE > deadline:
                     raise StreamsUnavailable(f"NATS does not answer: {problem}") from problem
-                time.sleep(PAUSE)
-                if connection is not None and isinstance(problem, ConnectionLost):
-                    connection.reconnect()
+            time.sleep(PAUSE)
 
 
 def _portions(names: list[str]) -> Iterator[list[str]]:
@@ -161,7 +173,7 @@ def _portions(names: list[str]) -> Iterator[list[str]]:
 def _answer(payload: bytes) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(payload)
     if error := document.get("error"):
-        raise ServerRefused(f"JetStream refused: {error.get('description', error)}")
+        raise refusal(error, "JetStream says no")
     return document
 
 

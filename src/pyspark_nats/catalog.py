@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import cast
+from typing import Final, cast
 
 from pyspark_nats.access import Access
 from pyspark_nats.errors import CatalogInvalid
+
+LIGHTEST: Final = 0.001
+HEAVIEST: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +32,19 @@ class Stream:
     def __post_init__(self) -> None:
         if not self.key:
             object.__setattr__(self, "key", self.name)
+        if not all(isinstance(text, str) for text in (self.name, self.key)):
+            raise CatalogInvalid(f"expected the name and key of a stream to be text, got: {self.name!r}, {self.key!r}")
         if not self.name or any(mark in self.name for mark in ".*> \t\r\n/\\"):
             raise CatalogInvalid(
                 f"expected the name of a stream, without dots, wildcards or spaces, got: {self.name!r}"
             )
         if self.key.startswith("."):
             raise CatalogInvalid(f"expected a key that does not start with a dot, got: {self.key!r}")
-        if not 0 < self.weight < float("inf"):
-            raise CatalogInvalid(f"expected the weight of {self.key} to be a positive number, got: {self.weight}")
+        weight: object = self.weight
+        if not (isinstance(weight, int | float) and LIGHTEST <= weight <= HEAVIEST):
+            raise CatalogInvalid(
+                f"expected the weight of {self.key} to be a number from {LIGHTEST} to {HEAVIEST}, got: {self.weight!r}"
+            )
 
 
 Catalog = Callable[[], Iterable[Stream]]
@@ -56,11 +64,18 @@ def load_catalog(path: str, options: Mapping[str, str]) -> Catalog:
         ) from None
     if not callable(hook):
         raise CatalogInvalid(f"expected the catalog {path!r} to be callable, got: {type(hook).__name__}")
-    return cast("Catalog", hook(dict(options))) if isinstance(hook, type) else lambda: hook(dict(options))
+    if not isinstance(hook, type):
+        return lambda: hook(options)
+    made = hook(options)
+    if not callable(made):
+        raise CatalogInvalid(f"expected the catalog {path!r} to make something that can be called: define __call__")
+    return cast("Catalog", made)
 
 
 def checked(streams: Iterable[Stream], path: str) -> dict[str, Stream]:
     """What a catalog gave, by key."""
+    if not isinstance(streams, Iterable):
+        raise CatalogInvalid(f"expected the catalog {path!r} to give streams, got: {streams!r:.80}")
     found: dict[str, Stream] = {}
     for stream in streams:
         if not isinstance(stream, Stream):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from typing import Final
 
-from nats_bulk import Connection
+from nats_bulk import Connection, ConnectionLost
 from pyspark_nats.access import Access
 
 MOST: Final = 256
+# Longer than a server takes to restart.
+PATIENCE: Final = 30.0
+PAUSE: Final = 0.2
 
 
 class Connections:
@@ -21,11 +25,12 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def use(self, access: Access) -> Connection:
+    def use(self, access: Access, patience: float = PATIENCE) -> Connection:
+        """A server that is away is waited for, so long."""
         key = access.shares_connection_with()
         connection = self._open.get(key)
         if connection is None:
-            connection = self._open[key] = access.connect()
+            connection = self._open[key] = _connect(access, patience)
         self._open.move_to_end(key)
         while len(self._open) > self._most:
             self._open.popitem(last=False)[1].close()
@@ -34,6 +39,17 @@ class Connections:
     def close(self) -> None:
         while self._open:
             self._open.popitem()[1].close()
+
+
+def _connect(access: Access, patience: float) -> Connection:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return access.connect()
+        except ConnectionLost:
+            if time.monotonic() + PAUSE > deadline:
+                raise
+        time.sleep(PAUSE)
 
 
 CONNECTIONS: Final = Connections()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from nats_bulk import parse_addresses
 from pyspark_nats.access import DEFAULT_API, Access, read_credentials
 from pyspark_nats.errors import OptionInvalid
 from pyspark_nats.subjects import checked_subjects
@@ -27,7 +28,7 @@ ACCESS_OPTIONS: Final = {
     "nats.inboxPrefix": "the prefix of inboxes, for users that may use no other; _INBOX by default",
 }
 READ_OPTIONS: Final = ACCESS_OPTIONS | {
-    "streams": "names or patterns, separated by commas: ORDERS, TENANT_*",
+    "streams": "names, or patterns in which * is any text, separated by commas: ORDERS, TENANT_*",
     "subjects": "only messages with one of these subjects, separated by commas: shop.orders.>, *.paid",
     "startingOffsets": 'where a new query starts: earliest (default), latest, or {"ORDERS": 42} with -2 for earliest '
     "and -1 for latest; a batch read starts at earliest",
@@ -74,7 +75,8 @@ class ReadOptions:
     include_headers: bool
     order: bool
     catalog: str
-    given: Mapping[str, str]
+    given: Mapping[str, str] = field(repr=False)
+    """As Spark has them, with the names in any case; for the catalog."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -95,7 +97,7 @@ class ReadOptions:
             include_headers=given.flag("includeHeaders", default=False),
             order=given.flag("order", default=True),
             catalog=given.text("catalog"),
-            given=dict(options),
+            given=options,
         )
 
 
@@ -131,6 +133,10 @@ class AccessOptions:
             if required:
                 raise OptionInvalid("expected the option nats.url, such as nats://127.0.0.1:4222")
             return cls(None, "")
+        try:
+            parse_addresses(url)
+        except ValueError as problem:
+            raise OptionInvalid(f"nats.url: {problem}") from None
         if domain and api:
             raise OptionInvalid("expected one of nats.domain and nats.apiPrefix, got both")
         template = Access(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from nats_bulk import RangeBeyondEnd, StreamNotReadable, read_range
+from nats_bulk import RangeBeyondEnd, StreamGone, read_range
 from pyspark_nats.connections import CONNECTIONS
 from pyspark_nats.errors import DataLost
 from pyspark_nats.options import ReadOptions
@@ -30,7 +30,7 @@ def read_task(task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
                 rows.add(part.key, found)
                 if rows.is_full:
                     yield rows.take()
-        except (RangeBeyondEnd, StreamNotReadable) as problem:
+        except (RangeBeyondEnd, StreamGone) as problem:
             _lose(options, f"sequences {part.first} to {part.last} of stream {part.key} cannot be read: {problem}")
     if len(rows):
         yield rows.take()

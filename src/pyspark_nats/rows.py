@@ -72,6 +72,7 @@ class Rows:
         read.payloads += found.payloads
         if self._include_headers:
             read.headers += found.headers
+            self._size += sum(map(len, found.headers))
         self._size += sum(map(len, found.payloads))
 
     def take(self) -> pa.RecordBatch:

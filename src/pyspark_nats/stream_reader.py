@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_nats.admission import FairAdmission, Want
-from pyspark_nats.broker import Gone, State
 from pyspark_nats.errors import DataLost
 from pyspark_nats.offsets import Offset
 from pyspark_nats.options import ReadOptions
@@ -19,6 +19,9 @@ from pyspark_nats.reading import read_task
 from pyspark_nats.selection import Selection
 from pyspark_nats.starting import resolve
 from pyspark_nats.task import Task, plan_cuts, plan_tasks
+
+LOOK_AGAIN: Final = 0.1
+MOST_TOLD: Final = 1000
 
 log = logging.getLogger("pyspark_nats")
 
@@ -30,6 +33,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._selection_if_made: Selection | None = None
         self._admission = FairAdmission()
+        self._looked_at = 0.0
+        self._was_idle = False
         self._latest: dict[str, int] = {}
         self._seen_ends: dict[str, int] = {}
         self._stop_at: dict[str, int] | None = None
@@ -50,37 +55,29 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._selection.look()
-        self._stop_at = {key: state.next for key, state in self._known_states().items()}
+        self._stop_at = {key: state.next for key, state in self._selection.states.items()}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         self._selection.look()
-        self._selection.require_all()
-        states = self._known_states()
-        created = max((state.created for state in states.values()), default=0)
-        return Offset(resolve(self._options.starting, states, self._selection), created).document()
+        self._selection.require_all(self._options.starting)
+        states = self._selection.states
+        return Offset(
+            next=resolve(self._options.starting, states, self._selection),
+            created={key: state.created for key, state in states.items()},
+        ).document()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        self._wait_if_idle()
         position = Offset.parse(start)
-        self._selection.look(position.next)
-        begins = self._where_each_begins(position)
-        pending = self._pending(begins)
-        if isinstance(limit, ReadMaxRows):
-            streams = self._selection.streams
-            granted = self._admission.divide(
-                {key: Want(count, streams[key].weight) for key, count in pending.items()},
-                {key: streams[key].group for key in pending},
-                limit.max_rows,
-            )
-        else:
-            granted = pending
-        self._latest = {key: state.next for key, state in self._known_states().items()}
-        self._seen_ends |= self._latest
-        moved = {key: begins[key] + count for key, count in granted.items()}
-        # Streams that begin before where the query was are set back, also if they have nothing to read yet.
-        set_back = {key: begin for key, begin in begins.items() if begin < position.next.get(key, 0)}
-        if not (moved or set_back):
-            return start
-        return self._end(position, begins, set_back | moved).document()
+        self._selection.look(key for key, at in position.next.items() if at < self._leaving.get(key, at + 1))
+        begins, restarted = self._where_each_begins(position)
+        granted = self._admit(self._pending(begins), limit)
+        self._remember_ends(position)
+        # Those that begin anew are set back also if they have nothing to read yet.
+        changed = {key: begins[key] for key in restarted}
+        changed |= {key: begins[key] + count for key, count in granted.items()}
+        self._was_idle = not changed
+        return self._end(position, begins, changed).document() if changed else start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return Offset(self._latest).document() if self._latest else None
@@ -92,12 +89,10 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if not self._selection.streams:
             self._selection.look(ranges)  # a batch that is read again after a restart
-        for key, state in self._known_states().items():
-            if key in ranges and state.created > goal.created:
+        for key, state in self._selection.states.items():
+            if key in ranges and goal.is_another(key, state.created):
                 first, last = ranges.pop(key)
-                self._lose(
-                    f"stream {key} was deleted and made anew before its sequences {first} to {last} had been read"
-                )
+                self._lose(f"stream {key} was deleted and made anew before its sequences {first} to {last} were read")
         return list(plan_tasks(ranges, goal.tasks, self._selection))
 
     # -- what it asks in a task -------------------------------------------------------------------------------------
@@ -106,7 +101,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Task)
         return read_task(partition, self._options)
 
-    # -----------------------------------------------------------------------------------------------------------------
+    # -- how far this batch goes ------------------------------------------------------------------------------------
 
     @property
     def _selection(self) -> Selection:
@@ -114,23 +109,29 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._selection_if_made = Selection(self._options)
         return self._selection_if_made
 
-    def _known_states(self) -> dict[str, State]:
-        return {key: state for key, state in self._selection.states.items() if isinstance(state, State)}
+    def _wait_if_idle(self) -> None:
+        """Spark asks a hundred times a second when there is nothing to read, and that is asked of a server."""
+        if self._was_idle:
+            time.sleep(max(0.0, self._looked_at + LOOK_AGAIN - time.monotonic()))
+        self._looked_at = time.monotonic()
 
-    def _where_each_begins(self, position: Offset) -> dict[str, int]:
-        """The next sequence of each stream that can be read now."""
-        begins = {}
+    def _where_each_begins(self, position: Offset) -> tuple[dict[str, int], list[str]]:
+        """The next sequence of each stream that can be read now, and those that are not where they were."""
+        for key in self._selection.gone:
+            self._see_off(key, position)
+        begins: dict[str, int] = {}
+        restarted: list[str] = []
         for key, state in self._selection.states.items():
             at = position.next.get(key)
-            if isinstance(state, Gone):
-                self._see_off(key, position)
-            elif not self._selection.wants(key):
+            if not self._selection.wants(key):
                 continue  # the query was told to read others now; should it be told otherwise again, this one goes on
-            elif at is None:
+            if at is None:
                 begins[key] = state.first
-            elif state.created > position.created:
-                self._lose(f"stream {key} was deleted and made anew after its sequence {at - 1} had been read")
+            elif position.is_another(key, state.created):
+                if unread := self._end_of(key, position) - at:
+                    self._lose(f"stream {key} was deleted and made anew with {unread} messages unread, from {at} on")
                 begins[key] = state.first
+                restarted.append(key)
             elif state.next < at:
                 # After a power failure a server may lack what it had acknowledged, and will use the sequences again.
                 self._lose(
@@ -138,29 +139,34 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "and some of what came since may be missed"
                 )
                 begins[key] = state.next
-            elif state.first > at:
-                self._lose(f"stream {key} no longer has sequences {at} to {state.first - 1}")
-                begins[key] = state.first
+                restarted.append(key)
             else:
-                begins[key] = at
-        return begins
+                if state.first > at:
+                    self._lose(f"stream {key} no longer has sequences {at} to {state.first - 1}")
+                begins[key] = max(at, state.first)
+        return begins, restarted
 
     def _see_off(self, key: str, position: Offset) -> None:
-        """A stream that is gone. If somebody took it from the catalog, or all of it was read, then nothing is lost."""
-        at = position.next.pop(key, None)
-        told_so = self._selection.has_catalog or not self._selection.wants(key)
-        if at is None or told_so or self._seen_ends.get(key) == at:
+        """A stream that is gone. If somebody said so, or all that was seen of it was read, then nothing is lost."""
+        if key not in position.next:
             return
-        end = self._seen_ends.get(key)
-        amount = f"{end - at} messages" if end else "nobody knows how many messages"
-        self._lose(f"stream {key} was deleted with {amount} unread, from sequence {at} on")
+        unread = self._end_of(key, position) - position.next[key]
+        said_so = not self._selection.wants(key) or (self._selection.has_catalog and key not in self._selection.listed)
+        if unread and not said_so:
+            at = position.next[key]
+            self._lose(f"stream {key} was deleted with {unread} messages unread, from sequence {at} on")
+        position.forget(key)
+
+    def _end_of(self, key: str, position: Offset) -> int:
+        """How far it reached when somebody last looked."""
+        at = position.next[key]
+        return max(at, self._seen_ends.get(key, position.behind.get(key, at)))
 
     def _pending(self, begins: dict[str, int]) -> dict[str, int]:
         """How many sequences each stream has to read."""
         pending = {}
-        states = self._known_states()
         for key, begin in begins.items():
-            end = states[key].next
+            end = self._selection.states[key].next
             if key in self._selection.listed:
                 self._leaving.pop(key, None)
             else:
@@ -172,12 +178,29 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pending[key] = end - begin
         return pending
 
+    def _admit(self, pending: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        if not isinstance(limit, ReadMaxRows):
+            return pending
+        streams = self._selection.streams
+        return self._admission.divide(
+            {key: Want(count, streams[key].weight) for key, count in pending.items()},
+            {key: streams[key].group for key in pending},
+            limit.max_rows,
+        )
+
+    def _remember_ends(self, position: Offset) -> None:
+        self._latest = {key: state.next for key, state in self._selection.states.items()}
+        self._seen_ends = {key: end for key, end in self._seen_ends.items() if key in position.next} | self._latest
+        self._leaving = {key: end for key, end in self._leaving.items() if key in position.next}
+
     def _end(self, position: Offset, begins: dict[str, int], changed: dict[str, int]) -> Offset:
-        states = self._known_states()
+        states = self._selection.states
+        reached = position.next | changed
         end = Offset(
-            next=position.next | changed,
-            created=max([position.created, *(states[key].created for key in changed)]),
+            next=reached,
+            created=position.created | {key: states[key].created for key in changed},
             begins={key: begins[key] for key in changed if begins[key] != position.next.get(key)},
+            behind={key: end for key, end in self._seen_ends.items() if end > reached.get(key, end)},
         )
         end.tasks = plan_cuts(
             end.ranges_since(position), self._selection, self._options.tasks, order=self._options.order
@@ -189,4 +212,4 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLost(f"{what}; to go on without what is lost, set failOnDataLoss to false")
         if what not in self._told:
             log.warning("%s; the query goes on without what is lost", what)
-        self._told.add(what)
+        self._told = {*self._told, what} if len(self._told) < MOST_TOLD else {what}

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_nats.access import Access
-from pyspark_nats.broker import State
 from pyspark_nats.errors import StreamsUnavailable
 from pyspark_nats.layout import Cut, Ranges, cut, lay_out, worthwhile_tasks
 from pyspark_nats.selection import Selection
@@ -35,7 +34,7 @@ class Task(InputPartition):
 
 def plan_cuts(ranges: Ranges, selection: Selection, tasks: int | None, *, order: bool) -> list[Cut]:
     """Where tasks begin, by the bytes that the streams have now."""
-    sizes = {key: state.bytes_each for key, state in selection.states.items() if isinstance(state, State)}
+    sizes = {key: state.bytes_each for key, state in selection.states.items()}
     count = tasks or worthwhile_tasks(ranges, sizes, _cores())
     return cut(ranges, sizes, count, split=not order)
 
@@ -48,7 +47,7 @@ def _task(ranges: Ranges, selection: Selection) -> Task:
     accesses: dict[Access, int] = {}
     planned = []
     for key, (first, last) in ranges.items():
-        stream = selection.former(key)
+        stream = selection.stream_of(key)
         if stream is None:
             raise StreamsUnavailable(
                 f"the batch to be read again has messages of {key}, which the catalog does not list any more: list it "

@@ -117,7 +117,7 @@ class Delivery:
 
 
 def _may_pass(error: PublishError) -> bool:
-    return not error.certain or error.code in (429, 503)
+    return error.code != 502 and (not error.certain or error.code in (429, 503))
 
 
 def _task() -> TaskContext:

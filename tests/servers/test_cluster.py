@@ -14,6 +14,7 @@ import pytest
 
 import nats_bulk
 from nats_bulk import Message, PublishResult
+from pyspark_nats import StreamsUnavailable
 from tenantry.config import Settings
 from tenantry.embedded.ports import free_port
 from tenantry.errors import TenantryError
@@ -25,7 +26,10 @@ from tenantry.tenants.moves import Stage
 from tenantry.tenants.spec import TenantSpec
 from tenantry.testing import TestPlatform
 from tests.own_server import OwnServer
+from tests.processes import wait_for
 from tests.servers.conftest import StartServer
+from tests.spark.engine import Query, Row
+from tests.spark.jet import Jet
 from tests.tenants.test_crashes import publish, read
 
 COUNT = 20_000
@@ -88,6 +92,40 @@ async def test_losing_the_node_we_talk_to_loses_and_repeats_nothing(cluster: lis
         batches = nats_bulk.read_range(connection, "EVENTS", 1, info["state"]["last_seq"])
         stored = [int(body) for batch in batches for body in batch.payloads]
     assert sorted(stored) == list(range(COUNT))
+
+
+async def test_a_stream_whose_server_is_away_is_not_taken_for_an_empty_one(cluster: list[OwnServer]) -> None:
+    """The Spark source: a cluster lists such a stream as if it had no messages, and names it as missing."""
+    names = [f"T_{number}" for number in range(6)]
+    with Jet(f"nats://{cluster[0].address}") as jet:
+        jet.make(*names)
+        leaders = {name: jet.ask(f"STREAM.INFO.{name}")["cluster"]["leader"] for name in names}
+    victim = cluster[int(leaders["T_0"].removeprefix("n"))]
+    away = {name for name in names if leaders[name] == leaders["T_0"]}
+    url = ",".join(f"nats://{server.address}" for server in cluster if server is not victim)
+    with Jet(url) as jet:
+        query = Query(url, streams="T_*", failOnDataLoss="false")
+        for name in names:
+            jet.fill(name, 5)
+        assert len(query.trigger()) == 30
+        for name in names:
+            jet.fill(name, 3)
+        await victim.stop()
+        wait_for(lambda: set(jet.ask("STREAM.LIST").get("missing", ())) == away)
+        assert {row.stream for row in query.trigger()} == set(names) - away
+        with pytest.raises(StreamsUnavailable, match="cannot be read: it has no leader"):
+            Query(url, streams="T_*", startingOffsets="latest").trigger()
+        await victim.start()
+        rows: list[Row] = []
+
+        def all_are_back() -> bool:
+            rows.extend(query.trigger())
+            return len(rows) >= 3 * len(away)
+
+        wait_for(all_are_back)
+        assert sorted((row.stream, row.sequence) for row in rows) == [
+            (name, number) for name in sorted(away) for number in (6, 7, 8)
+        ]
 
 
 async def test_tenants_are_replicated_as_their_plan_says_and_moved_with_a_node_lost(

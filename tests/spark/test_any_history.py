@@ -183,7 +183,7 @@ def test_a_loss_is_told_if_and_only_if_something_was_lost(
 ) -> None:
     """With failOnDataLoss: what the query has still to read must all be there."""
     name = f"LOSS{next(runs)}"
-    jet.make(name)
+    jet.make(name, storage="memory")
     query = Query(jet.url, streams=name, startingOffsets="latest")
     query.trigger()
     jet.fill(name, before)

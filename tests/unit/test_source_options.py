@@ -57,6 +57,7 @@ def test_times_are_milliseconds_or_iso() -> None:
         ({"streams": ""}, "expected either the option streams"),
         ({"catalog": "a:b"}, "expected either the option streams"),
         ({"nats.url": ""}, "expected the option nats.url"),
+        ({"nats.url": "http://me:secret@host"}, "nats.url: expected a server address like nats://host:4222"),
         ({"startingOffsets": "first"}, "expected startingOffsets to be earliest, latest or an object"),
         ({"startingOffsets": '{"ORDERS": "1"}'}, "expected startingOffsets to be earliest, latest or an object"),
         ({"startingOffsets": '{"ORDERS": -3}'}, "expected startingOffsets to be earliest, latest or an object"),
@@ -96,7 +97,15 @@ def test_credentials_that_cannot_be_read_name_the_file() -> None:
         options.access.resolve()
 
 
+def test_credentials_given_in_place_of_their_path_are_not_shown() -> None:
+    given = "-----BEGIN NATS USER JWT-----\nsecret\n------END NATS USER JWT------"
+    with pytest.raises(OptionInvalid) as caught:
+        parse(nats__creds=given).access.resolve()
+    assert "secret" not in str(caught.value)
+
+
 def test_how_to_reach_a_server_is_not_shown() -> None:
+    assert "secret" not in repr(parse(nats__url="nats://me:secret@host"))
     access = Access("nats://me:secret@host", tls_key="secret")
     assert "secret" not in repr(access)
     assert "secret" not in repr(Stream("A", access=access))
@@ -131,6 +140,11 @@ class Counting:
         return [Stream(f"CALL_{self.calls}")]
 
 
+class Silent:
+    def __init__(self, options: dict[str, str]) -> None:
+        pass
+
+
 def test_a_catalog_is_a_function_of_the_options_or_a_class_that_is_made_once() -> None:
     function = load_catalog(f"{__name__}:streams_of", {"catalog.names": "A,B"})
     assert [stream.name for stream in function()] == ["A", "B"]
@@ -145,6 +159,7 @@ def test_a_catalog_is_a_function_of_the_options_or_a_class_that_is_made_once() -
         ("no.such.module:f", "cannot import the catalog 'no.such.module:f'"),
         (f"{__name__}:nothing", "cannot import the catalog"),
         (f"{__name__}:GOOD", "to be callable, got: dict"),
+        (f"{__name__}:Silent", "to make something that can be called"),
     ],
 )
 def test_a_catalog_that_cannot_be_used_is_named(path: str, complaint: str) -> None:
@@ -161,7 +176,13 @@ def test_what_a_catalog_gives_is_checked() -> None:
     for bad in ("", "a.b", "a b", "TENANT_*"):
         with pytest.raises(CatalogInvalid, match="expected the name of a stream"):
             Stream(bad)
-    with pytest.raises(CatalogInvalid, match="weight of A to be a positive number"):
+    with pytest.raises(CatalogInvalid, match="weight of A to be a number from"):
         Stream("A", weight=0)
+    with pytest.raises(CatalogInvalid, match=r"weight of A to be a number from .* got: '4'"):
+        Stream("A", weight="4")  # type: ignore[arg-type]
+    with pytest.raises(CatalogInvalid, match="to be text, got: 4"):
+        Stream(4)  # type: ignore[arg-type]
+    with pytest.raises(CatalogInvalid, match="to give streams, got: None"):
+        checked(None, "a:b")  # type: ignore[arg-type]
     with pytest.raises(CatalogInvalid, match="does not start with a dot"):
         Stream("A", key=".tasks")

@@ -70,9 +70,10 @@ def test_little_data_is_not_worth_many_tasks() -> None:
     st.builds(
         Offset,
         st.dictionaries(keys, st.integers(1)),
-        st.integers(0),
+        st.dictionaries(keys, st.integers(1)),
         st.dictionaries(keys, st.integers(1)),
         st.lists(st.tuples(keys, st.integers(1))),
+        st.dictionaries(keys, st.integers(1)),
     )
 )
 def test_an_offset_is_the_same_after_the_checkpoint_and_as_text(offset: Offset) -> None:
