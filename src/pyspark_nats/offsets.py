@@ -27,10 +27,10 @@ class Offset:
     def parse(cls, document: dict[str, Any]) -> Offset:
         return cls(
             next={key: sequence for key, sequence in document.items() if not key.startswith(".")},
-            created=document.get(".created", {}),
-            begins=document.get(".from", {}),
+            created=dict(document.get(".created", {})),
+            begins=dict(document.get(".from", {})),
             tasks=[(key, sequence) for key, sequence in document.get(".tasks", ())],
-            behind=document.get(".behind", {}),
+            behind=dict(document.get(".behind", {})),
         )
 
     def document(self) -> dict[str, Any]:

@@ -318,6 +318,18 @@ def test_skipping_what_is_lost_costs_no_batches(jet: Jet) -> None:
     assert sequences(query.trigger(), "A") == [4997, 4998, 4999, 5000, 5001]
 
 
+def test_a_stream_made_anew_after_its_end_was_noticed_is_read_from_its_beginning(jet: Jet) -> None:
+    jet.make("A")
+    jet.fill("A", 10)
+    query = Query(jet.url, streams="*")
+    query.trigger()
+    jet.delete("A")
+    assert query.trigger() == []
+    jet.make("A")
+    jet.fill("A", 3)
+    assert sequences(query.trigger(), "A") == [1, 2, 3]
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("more", [3, 30])
 def test_a_stream_made_anew_under_its_old_name_is_not_taken_for_the_old_one(
@@ -464,6 +476,7 @@ def test_a_stream_that_is_deleted_after_all_of_it_was_read_just_goes(jet: Jet) -
     query.trigger()
     jet.delete("A")
     assert query.trigger() == []
+    assert not query.planned, "an offset that changes without anything to read is an empty batch, again and again"
     jet.fill("B", 1)
     assert sequences(query.trigger(), "B") == [1]
     assert "A" not in json.loads(query.log[-1])
