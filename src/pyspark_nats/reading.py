@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
 
 from nats_bulk import RangeBeyondEnd, StreamGone, read_range
 from pyspark_nats.connections import CONNECTIONS
-from pyspark_nats.errors import DataLost
+from pyspark_nats.losses import Losses
 from pyspark_nats.options import ReadOptions
 from pyspark_nats.rows import Rows
 from pyspark_nats.subjects import SubjectFilter
 from pyspark_nats.task import Task
 
-log = logging.getLogger("pyspark_nats")
-
 
 def read_task(task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     rows = Rows(SubjectFilter(options.subjects) if options.subjects else None, include_headers=options.include_headers)
+    losses = Losses(fail=options.fail_on_loss)
     for part in task.ranges:
         access = task.accesses[part.access]
         connection = CONNECTIONS.use(access)
         try:
             for found in read_range(connection, part.stream, part.first, part.last, api_prefix=access.api_prefix):
                 for first, last in found.gaps:
-                    _lose(options, f"stream {part.key} no longer has sequences {first} to {last}")
+                    losses.tell(f"stream {part.key} no longer has sequences {first} to {last}")
                 rows.add(part.key, found)
                 if rows.is_full:
                     yield rows.take()
         except (RangeBeyondEnd, StreamGone) as problem:
-            _lose(options, f"sequences {part.first} to {part.last} of stream {part.key} cannot be read: {problem}")
+            losses.tell(f"sequences {part.first} to {part.last} of stream {part.key} cannot be read: {problem}")
     if len(rows):
         yield rows.take()
-
-
-def _lose(options: ReadOptions, what: str) -> None:
-    if options.fail_on_loss:
-        raise DataLost(
-            f"{what}: deleted, purged or expired before this query had read them; to go on without them, set "
-            "failOnDataLoss to false"
-        )
-    log.warning("%s; the query goes on without them", what)

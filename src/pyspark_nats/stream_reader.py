@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -12,7 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_nats.admission import FairAdmission, Want
-from pyspark_nats.errors import DataLost
+from pyspark_nats.losses import Losses
 from pyspark_nats.offsets import Offset
 from pyspark_nats.options import ReadOptions
 from pyspark_nats.reading import read_task
@@ -21,9 +20,6 @@ from pyspark_nats.starting import resolve
 from pyspark_nats.task import Task, plan_cuts, plan_tasks
 
 LOOK_AGAIN: Final = 0.1
-MOST_TOLD: Final = 1000
-
-log = logging.getLogger("pyspark_nats")
 
 
 class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -39,7 +35,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen_ends: dict[str, int] = {}
         self._stop_at: dict[str, int] | None = None
         self._leaving: dict[str, int] = {}
-        self._told: set[str] = set()
+        self._losses = Losses(fail=options.fail_on_loss)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -89,10 +85,14 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if not self._selection.streams:
             self._selection.look(ranges)  # a batch that is read again after a restart
-        for key, state in self._selection.states.items():
-            if key in ranges and goal.is_another(key, state.created):
-                first, last = ranges.pop(key)
-                self._lose(f"stream {key} was deleted and made anew before its sequences {first} to {last} were read")
+        for key, (first, last) in list(ranges.items()):
+            state = self._selection.states.get(key)
+            if state and goal.is_another(key, state.created):
+                self._losses.tell(f"stream {key} was deleted and made anew before its {first} to {last} were read")
+                del ranges[key]
+            elif self._selection.stream_of(key) is None:
+                self._losses.tell(f"stream {key} left the catalog before its {first} to {last} were read")
+                del ranges[key]
         return list(plan_tasks(ranges, goal.tasks, self._selection))
 
     # -- what it asks in a task -------------------------------------------------------------------------------------
@@ -129,12 +129,14 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begins[key] = state.first
             elif position.is_another(key, state.created):
                 if unread := self._end_of(key, position) - at:
-                    self._lose(f"stream {key} was deleted and made anew with {unread} messages unread, from {at} on")
+                    self._losses.tell(
+                        f"stream {key} was deleted and made anew with {unread} messages unread, from {at} on"
+                    )
                 begins[key] = state.first
                 restarted.append(key)
             elif state.next < at:
                 # After a power failure a server may lack what it had acknowledged, and will use the sequences again.
-                self._lose(
+                self._losses.tell(
                     f"stream {key} ends at sequence {state.next - 1}, but {at - 1} had been read: it lost its end, "
                     "and some of what came since may be missed"
                 )
@@ -142,7 +144,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 restarted.append(key)
             else:
                 if state.first > at:
-                    self._lose(f"stream {key} no longer has sequences {at} to {state.first - 1}")
+                    self._losses.tell(f"stream {key} no longer has sequences {at} to {state.first - 1}")
                 begins[key] = max(at, state.first)
         return begins, restarted
 
@@ -154,7 +156,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         said_so = not self._selection.wants(key) or (self._selection.has_catalog and key not in self._selection.listed)
         if unread and not said_so:
             at = position.next[key]
-            self._lose(f"stream {key} was deleted with {unread} messages unread, from sequence {at} on")
+            self._losses.tell(f"stream {key} was deleted with {unread} messages unread, from sequence {at} on")
         position.forget(key)
 
     def _end_of(self, key: str, position: Offset) -> int:
@@ -206,10 +208,3 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end.ranges_since(position), self._selection, self._options.tasks, order=self._options.order
         )
         return end
-
-    def _lose(self, what: str) -> None:
-        if self._options.fail_on_loss:
-            raise DataLost(f"{what}; to go on without what is lost, set failOnDataLoss to false")
-        if what not in self._told:
-            log.warning("%s; the query goes on without what is lost", what)
-        self._told = {*self._told, what} if len(self._told) < MOST_TOLD else {what}

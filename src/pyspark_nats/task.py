@@ -9,7 +9,6 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_nats.access import Access
-from pyspark_nats.errors import StreamsUnavailable
 from pyspark_nats.layout import Cut, Ranges, cut, lay_out, worthwhile_tasks
 from pyspark_nats.selection import Selection
 
@@ -48,11 +47,7 @@ def _task(ranges: Ranges, selection: Selection) -> Task:
     planned = []
     for key, (first, last) in ranges.items():
         stream = selection.stream_of(key)
-        if stream is None:
-            raise StreamsUnavailable(
-                f"the batch to be read again has messages of {key}, which the catalog does not list any more: list it "
-                "once more, or start with a new checkpoint"
-            )
+        assert stream is not None, "what the catalog does not know any more is not planned"
         access = selection.access_to(stream)
         planned.append(Range(key, stream.name, accesses.setdefault(access, len(accesses)), first, last))
     return Task(tuple(accesses), tuple(planned))

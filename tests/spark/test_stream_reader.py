@@ -594,6 +594,23 @@ def test_a_stream_that_leaves_the_catalog_is_read_to_where_it_ended_and_remember
     assert sequences(query.trigger(), "A") == [15]
 
 
+def test_a_stream_that_left_the_catalog_while_a_batch_was_to_be_read_again_follows_fail_on_data_loss(
+    jet: Jet, catalog: dict[str, Stream]
+) -> None:
+    jet.make("A", "B")
+    jet.fill("A", 3)
+    jet.fill("B", 2)
+    catalog |= {"A": Stream("A"), "B": Stream("B")}
+    query = Query(jet.url, catalog=f"{__name__}:listed")
+    query.plan()
+    del catalog["A"]
+    query.restart()
+    with pytest.raises(DataLost, match="stream A left the catalog before its 1 to 3 were read"):
+        query.read(0)
+    query.restart(failOnDataLoss="false")
+    assert [(row.stream, row.sequence) for row in query.read(0)] == [("B", 1), ("B", 2)]
+
+
 def test_a_stream_that_leaves_the_catalog_and_the_server_is_forgotten_without_complaint(
     jet: Jet, catalog: dict[str, Stream]
 ) -> None:
