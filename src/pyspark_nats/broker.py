@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from nats_bulk import BulkError, Connection, ConnectionLost, NoAnswer, ServerRefused, StreamGone
+from nats_bulk import AuthenticationFailed, BulkError, Connection, ConnectionLost, NoAnswer, ServerRefused, StreamGone
 from nats_bulk.read import nanoseconds, refusal
 from pyspark_nats.access import Access
 from pyspark_nats.connections import CONNECTIONS, PATIENCE, PAUSE, Connections
@@ -159,9 +159,11 @@ class Broker:
                 connection.reconnect_for = left
                 connection.wake()
                 return question(connection)
+            except AuthenticationFailed as problem:
+                raise StreamsUnavailable(f"{problem}; check nats.creds, or the user in nats.url") from None
             except (ConnectionLost, NoAnswer) as problem:
                 if time.monotonic() + PAUSE > deadline:
-                    raise StreamsUnavailable(f"NATS does not answer: {problem}") from problem
+                    raise StreamsUnavailable(f"NATS does not answer: {problem}") from None
             time.sleep(PAUSE)
 
 

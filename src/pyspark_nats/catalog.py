@@ -59,8 +59,8 @@ def load_catalog(path: str, options: Mapping[str, str]) -> Catalog:
         hook = getattr(import_module(module), name)
     except (ImportError, AttributeError) as problem:
         raise CatalogInvalid(
-            f"cannot import the catalog {path!r}: {problem}; it must be importable on the driver, for example with "
-            "--py-files"
+            f"cannot import the catalog {path!r}: {problem}; the module must be on the driver's PYTHONPATH "
+            "(Spark does not look into --py-files when it plans a streaming query)"
         ) from None
     if not callable(hook):
         raise CatalogInvalid(f"expected the catalog {path!r} to be callable, got: {type(hook).__name__}")

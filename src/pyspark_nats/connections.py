@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from typing import Final
@@ -13,6 +14,8 @@ MOST: Final = 256
 # Longer than a server takes to restart.
 PATIENCE: Final = 30.0
 PAUSE: Final = 0.2
+
+log = logging.getLogger("pyspark_nats")
 
 
 class Connections:
@@ -43,12 +46,16 @@ class Connections:
 
 def _connect(access: Access, patience: float) -> Connection:
     deadline = time.monotonic() + patience
+    told = False
     while True:
         try:
             return access.connect()
-        except ConnectionLost:
+        except ConnectionLost as problem:
             if time.monotonic() + PAUSE > deadline:
                 raise
+            if not told:
+                log.warning("%s; trying again for %.0f s", problem, patience)
+            told = True
         time.sleep(PAUSE)
 
 

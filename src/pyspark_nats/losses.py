@@ -12,6 +12,10 @@ MOST_REMEMBERED: Final = 1000
 log = logging.getLogger("pyspark_nats")
 
 
+def sequences(first: int, last: int) -> str:
+    return f"sequence {first}" if first == last else f"sequences {first} to {last}"
+
+
 class Losses:
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail

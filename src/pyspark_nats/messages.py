@@ -114,15 +114,20 @@ def _require_columns(schema: StructType, in_subject: Sequence[str], *, has_optio
             f"got: {_names(schema)}"
         )
     if missing := [name for name in in_subject if name not in types]:
-        raise OptionInvalid(f"expected the option subject to name columns, got: {missing[0]}, not of {_names(schema)}")
-    if len(types) < len(schema) or not types.keys() <= known:
         raise OptionInvalid(
-            "expected the columns data, subject, headers and id, each at most once, and those that the option subject "
-            f"names, got: {_names(schema)}; select what is to be written"
+            f"expected the option subject to name columns, got: {missing[0]}; the columns are {_names(schema)}"
         )
     for name, wanted, fits in _WANTED:
         if name in types and not fits(types[name]):
-            raise OptionInvalid(f"expected column {name} to be {wanted}, got: {types[name].simpleString()}; cast it")
+            raise OptionInvalid(
+                f"expected column {name} to be {wanted}, got: {types[name].simpleString()}; cast it, or use to_json"
+            )
+    extra = [name for name in schema.names if name not in known or schema.names.count(name) > 1]
+    if extra:
+        raise OptionInvalid(
+            "expected the columns data, subject, headers and id, each at most once, and those that the option subject "
+            f"names, got also: {', '.join(extra)}; select what is to be written"
+        )
     for name in in_subject:
         if not isinstance(types[name], _IN_SUBJECTS):
             raise OptionInvalid(

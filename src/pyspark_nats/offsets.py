@@ -7,6 +7,7 @@ with a dot, which no stream can have, say how the batch that ends here is read, 
     .from      where streams begin that do not go on where they were: new ones, above all
     .tasks     where each task but the first begins, as [stream, sequence]
     .behind    how far the streams reached that had more to read
+    .initial   nothing was read yet; Spark does not keep such an offset, so the batch that follows says where it began
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Offset:
     begins: dict[str, int] = field(default_factory=dict)
     tasks: list[tuple[str, int]] = field(default_factory=list)
     behind: dict[str, int] = field(default_factory=dict)
+    initial: bool = False
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> Offset:
@@ -31,6 +33,7 @@ class Offset:
             begins=dict(document.get(".from", {})),
             tasks=[(key, sequence) for key, sequence in document.get(".tasks", ())],
             behind=dict(document.get(".behind", {})),
+            initial=document.get(".initial", False),
         )
 
     def document(self) -> dict[str, Any]:
@@ -40,6 +43,7 @@ class Offset:
             ".from": dict(sorted(self.begins.items())),
             ".tasks": [list(place) for place in self.tasks],
             ".behind": dict(sorted(self.behind.items())),
+            ".initial": self.initial,
         }
         return dict(sorted(self.next.items())) | {name: note for name, note in notes.items() if note}
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Final
 
 from nats_bulk import parse_addresses
@@ -29,11 +30,13 @@ ACCESS_OPTIONS: Final = {
 }
 READ_OPTIONS: Final = ACCESS_OPTIONS | {
     "streams": "names, or patterns in which * is any text, separated by commas: ORDERS, TENANT_*",
-    "subjects": "only messages with one of these subjects, separated by commas: shop.orders.>, *.paid",
+    "subjects": "only messages with one of these subjects, separated by commas: shop.orders.>, *.paid; the others are "
+    "read and left out",
     "startingOffsets": 'where a new query starts: earliest (default), latest, or {"ORDERS": 42} with -2 for earliest '
     "and -1 for latest; a batch read starts at earliest",
     "endingOffsets": 'where a batch read ends: latest (default), or {"ORDERS": 99}, which is not read any more',
-    "startingTimestamp": "start at the first message stored at this time or later: milliseconds since 1970 or ISO 8601",
+    "startingTimestamp": "start at the first message stored at this time or later: milliseconds since 1970, or ISO "
+    "8601, in UTC unless it says otherwise",
     "endingTimestamp": "end a batch read before the first message stored at this time or later",
     "maxOffsetsPerTrigger": "at most so many sequences in a micro-batch, divided fairly; all there are by default",
     "minPartitions": "how many tasks a batch is divided into, if it has as many streams; the cores of the driver by "
@@ -46,11 +49,15 @@ READ_OPTIONS: Final = ACCESS_OPTIONS | {
 WRITE_OPTIONS: Final = ACCESS_OPTIONS | {
     "subject": "where to publish, with columns in braces: orders.{region}.created; without it, the column subject",
     "writeId": "what message ids start with, instead of the query's id or, for a batch write, a new one: a batch write "
-    "that is run again with the same one adds only what is missing",
+    "that is run again with the same one, and the same partitions, adds only what is missing",
 }
 # Spark hands these to every sink, and whatever begins with `catalog.` is for the catalog.
 _SPARK_OPTIONS: Final = ("checkpointlocation", "queryname")
 _CATALOG_PREFIX: Final = "catalog."
+# What the same thing is called elsewhere.
+_OTHERS_WORDS: Final = ("path", "subscribe", "subscribepattern", "topic", "stream")
+# Whoever gives seconds in place of milliseconds means a time after this one, which is in 1973.
+_EARLIEST_MILLISECONDS: Final = 100_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,10 @@ class ReadOptions:
         if streaming and (late := [name for name in ("endingOffsets", "endingTimestamp") if given.text(name)]):
             raise OptionInvalid(f"{late[0]} is for batch reads: a streaming query has no end")
         if bool(given.text("streams")) == bool(given.text("catalog")):
-            raise OptionInvalid("expected either the option streams, such as ORDERS or TENANT_*, or the option catalog")
+            raise OptionInvalid(
+                "expected either the option streams, such as ORDERS or TENANT_*, or the option catalog, got "
+                + ("both" if given.text("streams") else "neither")
+            )
         return cls(
             access=AccessOptions.parse(given, required=not given.text("catalog")),
             streams=given.names("streams"),
@@ -171,8 +181,9 @@ class _Given:
             and not (name.lower().startswith(_CATALOG_PREFIX) and "catalog" in names)
         ]
         if wrong:
+            hints = "".join(filter(None, (_hint(name, known) for name in sorted(wrong))))
             raise OptionInvalid(
-                f"there is no option {', '.join(sorted(wrong))}; the options are:\n{_table(known.items())}"
+                f"there is no option {', '.join(sorted(wrong))}{hints}; the options are:\n{_table(known.items())}"
             )
 
     def text(self, name: str) -> str:
@@ -204,10 +215,17 @@ class _Given:
         words = {"": default, "latest": LATEST} | ({"earliest": EARLIEST} if default == EARLIEST else {})
         if value.lower() in words:
             return Moment(words[value.lower()], {})
-        return Moment(default, _sequences(offsets, value))
+        return Moment(default, _sequences(offsets, value, " or ".join(filter(None, words))))
 
 
-def _sequences(name: str, value: str) -> dict[str, int]:
+def _hint(name: str, known: Mapping[str, str]) -> str:
+    ours = "streams" if "streams" in known else "subject"
+    spelt = dict.fromkeys(_OTHERS_WORDS, ours) | {right.lower(): right for right in known}
+    close = get_close_matches(name.lower(), spelt, n=1)
+    return f" (did you mean {spelt[close[0]]}?)" if close else ""
+
+
+def _sequences(name: str, value: str, words: str) -> dict[str, int]:
     try:
         document = json.loads(value)
         # What a query's progress shows can be used as it is; the keys with a dot are its own affair.
@@ -217,13 +235,15 @@ def _sequences(name: str, value: str) -> dict[str, int]:
     except (ValueError, AttributeError):
         pass
     raise OptionInvalid(
-        f'expected {name} to be earliest, latest or an object such as {{"ORDERS": 42}} with -2 for earliest and -1 for '
+        f'expected {name} to be {words}, or an object such as {{"ORDERS": 42}} with -2 for earliest and -1 for '
         f"latest, got: {value:.80}"
     )
 
 
 def _nanoseconds(name: str, value: str) -> int:
     if value.isascii() and value.isdigit():
+        if int(value) < _EARLIEST_MILLISECONDS:
+            raise OptionInvalid(f"expected {name} to be milliseconds since 1970, got: {value}; are these seconds?")
         return int(value) * 1_000_000
     try:
         moment = datetime.fromisoformat(value)

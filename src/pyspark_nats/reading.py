@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from nats_bulk import RangeBeyondEnd, StreamGone, read_range
 from pyspark_nats.connections import CONNECTIONS
-from pyspark_nats.losses import Losses
+from pyspark_nats.losses import Losses, sequences
 from pyspark_nats.options import ReadOptions
 from pyspark_nats.rows import Rows
 from pyspark_nats.subjects import SubjectFilter
@@ -24,11 +24,11 @@ def read_task(task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         try:
             for found in read_range(connection, part.stream, part.first, part.last, api_prefix=access.api_prefix):
                 for first, last in found.gaps:
-                    losses.tell(f"stream {part.key} no longer has sequences {first} to {last}")
+                    losses.tell(f"stream {part.key} no longer has {sequences(first, last)}")
                 rows.add(part.key, found)
                 if rows.is_full:
                     yield rows.take()
         except (RangeBeyondEnd, StreamGone) as problem:
-            losses.tell(f"sequences {part.first} to {part.last} of stream {part.key} cannot be read: {problem}")
+            losses.tell(f"{sequences(part.first, part.last)} of stream {part.key} cannot be read: {problem}")
     if len(rows):
         yield rows.take()

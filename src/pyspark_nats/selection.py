@@ -88,7 +88,9 @@ class Selection:
         """
         named = {name for name in self._options.streams if not _is_pattern(name)}
         if missing := sorted(named - self.listed):
-            raise StreamsUnavailable(f"there is no stream {', '.join(missing)}; see `nats stream ls`")
+            raise StreamsUnavailable(f"there is no stream {', '.join(missing)} in this account")
+        if not self.listed:
+            log.warning("there is no stream yet that matches %s", ", ".join(self._options.streams) or "the catalog")
         can_wait = start is not None and start == Moment(EARLIEST, {})
         for key, reason in sorted(self.set_aside.items()):
             if key in named or not can_wait:
@@ -117,8 +119,10 @@ class Selection:
         try:
             streams = checked(catalog(), self._options.catalog)
         except Exception as problem:
-            if not self.listed:
+            if isinstance(problem, CatalogInvalid) and not self.listed:
                 raise
+            if not self.listed:
+                raise CatalogInvalid(f"the catalog {self._options.catalog!r} failed: {problem!r}") from problem
             log.warning("the catalog failed, and the streams are taken to be as they were: %r", problem)
             streams = {key: self.streams[key] for key in self.listed}
         self.streams |= streams

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_nats.admission import FairAdmission, Want
-from pyspark_nats.losses import Losses
+from pyspark_nats.losses import Losses, sequences
 from pyspark_nats.offsets import Offset
 from pyspark_nats.options import ReadOptions
 from pyspark_nats.reading import read_task
@@ -60,6 +60,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(
             next=resolve(self._options.starting, states, self._selection),
             created={key: state.created for key, state in states.items()},
+            initial=True,
         ).document()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -69,7 +70,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins, restarted = self._where_each_begins(position)
         granted = self._admit(self._pending(begins), limit)
         self._remember_ends(position)
-        # Those that begin anew are set back also if they have nothing to read yet.
+        # Those that do not go on where they were are put where they are also if they have nothing to read yet.
         changed = {key: begins[key] for key in restarted}
         changed |= {key: begins[key] + count for key, count in granted.items()}
         self._was_idle = not changed
@@ -88,10 +89,10 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, (first, last) in list(ranges.items()):
             state = self._selection.states.get(key)
             if state and goal.is_another(key, state.created):
-                self._losses.tell(f"stream {key} was deleted and made anew before its {first} to {last} were read")
+                self._losses.tell(f"stream {key} was deleted and made anew before {sequences(first, last)} were read")
                 del ranges[key]
             elif self._selection.stream_of(key) is None:
-                self._losses.tell(f"stream {key} left the catalog before its {first} to {last} were read")
+                self._losses.tell(f"stream {key} left the catalog before {sequences(first, last)} were read")
                 del ranges[key]
         return list(plan_tasks(ranges, goal.tasks, self._selection))
 
@@ -116,7 +117,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked_at = time.monotonic()
 
     def _where_each_begins(self, position: Offset) -> tuple[dict[str, int], list[str]]:
-        """The next sequence of each stream that can be read now, and those that are not where they were."""
+        """The next sequence of each stream that can be read now, and those that do not go on where they were."""
         for key in self._selection.gone:
             self._see_off(key, position)
         begins: dict[str, int] = {}
@@ -144,7 +145,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 restarted.append(key)
             else:
                 if state.first > at:
-                    self._losses.tell(f"stream {key} no longer has sequences {at} to {state.first - 1}")
+                    self._losses.tell(f"stream {key} no longer has {sequences(at, state.first - 1)}")
+                    restarted.append(key)
                 begins[key] = max(at, state.first)
         return begins, restarted
 
@@ -201,7 +203,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = Offset(
             next=reached,
             created=position.created | {key: states[key].created for key in changed},
-            begins={key: begins[key] for key in changed if begins[key] != position.next.get(key)},
+            begins={key: begins[key] for key in changed if position.initial or begins[key] != position.next.get(key)},
             behind={key: end for key, end in self._seen_ends.items() if end > reached.get(key, end)},
         )
         end.tasks = plan_cuts(

@@ -30,8 +30,9 @@ class Query:
         self.restart()
 
     def restart(self, **options: str) -> None:
-        """A new driver, which knows what is in the checkpoint and nothing else."""
+        """A new driver, which knows what is in the checkpoint and nothing else: the initial offset is not in there."""
         self._options |= options
+        self._knows_initial = False
         self.reader = NatsStreamReader(ReadOptions.parse(self._options, streaming=True))
 
     def available_now(self) -> None:
@@ -44,15 +45,22 @@ class Query:
 
     def plan(self, limit: ReadLimit | None = None) -> None:
         """Write a batch down, as Spark does before it reads."""
-        if not self.log:
-            self.log.append(json.dumps(self.reader.initialOffset()))
+        if len(self.log) < 2:
+            self._start_over()
         start = self.log[-1]
         end = json.dumps(self.reader.latestOffset(json.loads(start), limit or self.reader.getDefaultReadLimit()))
         self.planned = end != start
         if self.planned:
             self.log.append(end)
 
+    def _start_over(self) -> None:
+        if not self._knows_initial:
+            self.log[:1] = [json.dumps(self.reader.initialOffset())]
+        self._knows_initial = True
+
     def tasks(self, number: int) -> list[Any]:
+        if number == 0:
+            self._start_over()
         start, end = json.loads(self.log[number]), json.loads(self.log[number + 1])
         return [pickle.loads(pickle.dumps(task)) for task in self.reader.partitions(start, end)]
 

@@ -180,7 +180,10 @@ def test_a_thousand_streams_make_no_more_tasks_than_ten(spark: SparkSession, jet
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"streams": "A", "startingOffset": "earliest"}, "there is no option startingoffset; the options are"),
+        (
+            {"streams": "A", "startingOffset": "earliest"},
+            "there is no option startingoffset (did you mean startingOffsets?);",
+        ),
         ({"streams": "NOWHERE"}, "there is no stream NOWHERE"),
         ({}, "expected either the option streams"),
         ({"streams": "A", "failOnDataLoss": "no"}, "expected failOnDataLoss to be true or false, got: no"),

@@ -97,7 +97,7 @@ def test_a_query_starts_at_a_time_also_after_a_purge(jet: Jet) -> None:
 
 def test_a_stream_that_is_named_must_exist(jet: Jet) -> None:
     jet.make("ORDERS")
-    with pytest.raises(StreamsUnavailable, match=r"there is no stream ODRERS"):
+    with pytest.raises(StreamsUnavailable, match="there is no stream ODRERS in this account"):
         Query(jet.url, streams="ORDERS,ODRERS").trigger()
 
 
@@ -306,6 +306,34 @@ def test_what_expires_between_planning_and_reading_is_a_loss(jet: Jet, caplog: p
     with caplog.at_level(logging.WARNING):
         assert query.read(0) == []
     assert "stream A no longer has sequences 1 to 10" in caplog.text
+
+
+def test_the_first_batch_is_written_down_with_its_beginning(jet: Jet) -> None:
+    """Spark keeps where the first batch ends, and asks again where a query begins."""
+    jet.make("A", "B")
+    jet.fill("A", 10)
+    query = Query(jet.url, streams="A,B", startingOffsets='{"A": 3}')
+    query.plan()
+    query.restart(startingOffsets="earliest")
+    assert sequences(query.read(0), "A") == [3, 4, 5, 6, 7, 8, 9, 10]
+    jet.purge("A", keep=2)
+    query.restart()
+    with pytest.raises(DataLost, match="stream A no longer has sequences 3 to 8"):
+        query.read(0)
+
+
+def test_after_a_loss_the_query_is_where_the_stream_is(jet: Jet) -> None:
+    jet.make("A")
+    jet.fill("A", 10)
+    query = Query(jet.url, streams="A", maxOffsetsPerTrigger="4", failOnDataLoss="false")
+    query.trigger()
+    jet.purge("A")
+    assert query.trigger() == []
+    assert json.loads(query.log[-1])["A"] == 11
+    assert query.reader.reportLatestOffset() == {"A": 11}
+    query.restart(failOnDataLoss="true")
+    assert query.trigger() == []
+    assert not query.planned
 
 
 def test_skipping_what_is_lost_costs_no_batches(jet: Jet) -> None:
@@ -605,7 +633,7 @@ def test_a_stream_that_left_the_catalog_while_a_batch_was_to_be_read_again_follo
     query.plan()
     del catalog["A"]
     query.restart()
-    with pytest.raises(DataLost, match="stream A left the catalog before its 1 to 3 were read"):
+    with pytest.raises(DataLost, match="stream A left the catalog before sequences 1 to 3 were read"):
         query.read(0)
     query.restart(failOnDataLoss="false")
     assert [(row.stream, row.sequence) for row in query.read(0)] == [("B", 1), ("B", 2)]

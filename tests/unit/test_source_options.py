@@ -22,7 +22,7 @@ def parse(streaming: bool = False, **more: str) -> ReadOptions:
 def test_a_wrong_option_is_answered_with_the_right_ones() -> None:
     with pytest.raises(OptionInvalid) as caught:
         parse(startingOffset="earliest")
-    assert "there is no option startingOffset;" in str(caught.value)
+    assert "there is no option startingOffset (did you mean startingOffsets?);" in str(caught.value)
     for name in READ_OPTIONS:
         assert f"\n  {name} " in str(caught.value)
 
@@ -55,14 +55,16 @@ def test_times_are_milliseconds_or_iso() -> None:
     ("options", "complaint"),
     [
         ({"streams": ""}, "expected either the option streams"),
-        ({"catalog": "a:b"}, "expected either the option streams"),
+        ({"catalog": "a:b"}, "or the option catalog, got both"),
         ({"nats.url": ""}, "expected the option nats.url"),
         ({"nats.url": "http://me:secret@host"}, "nats.url: expected a server address like nats://host:4222"),
-        ({"startingOffsets": "first"}, "expected startingOffsets to be earliest, latest or an object"),
-        ({"startingOffsets": '{"ORDERS": "1"}'}, "expected startingOffsets to be earliest, latest or an object"),
-        ({"startingOffsets": '{"ORDERS": -3}'}, "expected startingOffsets to be earliest, latest or an object"),
-        ({"startingOffsets": "[1]"}, "expected startingOffsets to be earliest, latest or an object"),
-        ({"endingOffsets": "earliest"}, "expected endingOffsets to be"),
+        ({"startingOffsets": "first"}, "expected startingOffsets to be latest or earliest, or an object"),
+        ({"startingOffsets": '{"ORDERS": "1"}'}, "expected startingOffsets to be latest or earliest, or an object"),
+        ({"startingOffsets": '{"ORDERS": -3}'}, "expected startingOffsets to be latest or earliest, or an object"),
+        ({"startingOffsets": "[1]"}, "expected startingOffsets to be latest or earliest, or an object"),
+        ({"endingOffsets": "earliest"}, "expected endingOffsets to be latest, or an object"),
+        ({"startingTimestamp": "1763199000"}, "to be milliseconds since 1970, got: 1763199000; are these seconds?"),
+        ({"subscribe": "ORDERS"}, "there is no option subscribe (did you mean streams?)"),
         ({"startingTimestamp": "yesterday"}, "expected startingTimestamp to be milliseconds since 1970 or a time"),
         ({"startingTimestamp": "1", "startingOffsets": "latest"}, "expected one of startingOffsets and"),
         ({"maxOffsetsPerTrigger": "0"}, "expected maxOffsetsPerTrigger to be a positive whole number, got: 0"),
