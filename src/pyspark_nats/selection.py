@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from nats_bulk import BulkError, InvalidMessage
@@ -78,7 +79,8 @@ class Selection:
         found = self._look_by_name() if self._catalog is None else self._look_by_catalog(self._catalog)
         departed = [self.stream_of(key) for key in remembered - self.listed]
         found |= self._describe([stream for stream in departed if stream])
-        self.streams = {key: stream for key, stream in self.streams.items() if key in self.listed | remembered}
+        kept = self.listed | remembered
+        self.streams = {key: stream for key, stream in self.streams.items() if key in kept}
         self._sort(found)
 
     def require_all(self, start: Moment | None = None) -> None:
@@ -187,8 +189,13 @@ def _why_not(stream: Stream, answer: State | Silent) -> str:
     return "" if answer.direct else "it does not allow direct get: set allow_direct on it"
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) for pattern in patterns)
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return _expression(patterns).fullmatch(name) is not None
+
+
+@lru_cache
+def _expression(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns), re.DOTALL)
 
 
 def _is_pattern(name: str) -> bool:
