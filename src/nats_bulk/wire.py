@@ -134,7 +134,8 @@ class _AcknowledgementRun:
         # https://github.com/python/cpython/issues/101955 in early releases of Python 3.11.
         one = (
             rb"MSG %b(\d++) 1 (\d++)\r\n"
-            rb'\{"stream":"[^"\\\r\n]*+", ?"seq":(\d++)(?:, ?"domain":"[^"\\\r\n]*+")?(, ?"duplicate": ?true)?\}\r\n'
+            rb'\{"stream":"[^"\\\r\n]*+"(?:, ?"domain":"[^"\\\r\n]*+")?, ?"seq":(\d++)'
+            rb'(?:, ?"domain":"[^"\\\r\n]*+")?(, ?"duplicate": ?true)?\}\r\n'
         ) % re.escape(inbox.encode())
         self._one = re.compile(one)
         self._run = re.compile(rb"(?:%b)+" % re.sub(rb"\((?!\?)", b"(?:", one))

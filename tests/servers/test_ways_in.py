@@ -5,11 +5,13 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+import msgspec
 import pytest
 import trustme
 
 import nats_bulk
-from nats_bulk import Credentials
+from nats_bulk import Credentials, Message
+from pyspark_nats import OptionInvalid
 from tenantry.config import load
 from tenantry.errors import BrokerRefused, BrokerUnreachable
 from tenantry.nats import claims
@@ -17,6 +19,7 @@ from tenantry.nats.connections import Broker, connect, connect_bulk
 from tenantry.nats.keys import Key, Role
 from tenantry.testing import TestPlatform
 from tests.servers.conftest import StartServer
+from tests.spark.engine import Query
 
 
 async def both_clients_get_in(broker: Broker) -> None:
@@ -97,6 +100,31 @@ async def test_tls_before_the_first_word(start_server: StartServer, tmp_path: Pa
     context = ssl.create_default_context(cafile=authority)
     with nats_bulk.Connection(f"tls://{server.address}", tls=context, tls_first=True) as connection:
         assert b'"streams":0' in connection.request("$JS.API.INFO", b"")
+
+
+async def test_spark_gets_in_by_tls_with_an_inbox_and_a_domain_of_its_own(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    authority, server_certificate, client_certificate = _certificates(tmp_path)
+    server = await start_server(
+        f'tls {{ cert_file: "{server_certificate}", key_file: "{server_certificate}", ca_file: "{authority}", '
+        f'verify: true, handshake_first: true }}\njetstream {{ domain: hub, store_dir: "{tmp_path / "hub"}" }}\n'
+        f'authorization {{ users = [ {{ user: a, password: a, permissions: {{ subscribe: "_SPARK.>" }} }} ] }}'
+    )
+    url = f"tls://a:a@{server.address}"
+    context = ssl.create_default_context(cafile=authority)
+    context.load_cert_chain(client_certificate)
+    with nats_bulk.Connection(url, tls=context, tls_first=True, inbox_prefix="_SPARK") as connection:
+        stream = {"name": "A", "subjects": ["a"], "allow_direct": True}
+        connection.request("$JS.API.STREAM.CREATE.A", msgspec.json.encode(stream))
+        nats_bulk.publish(connection, [Message("a", b"1")]).raise_for_errors()
+    tls = {"nats.tls.ca": authority, "nats.tls.cert": client_certificate, "nats.tls.key": client_certificate}
+    options = {name: str(path) for name, path in tls.items()} | {"nats.tls.first": "true"}
+    query = Query(url, streams="A", **options, **{"nats.inboxPrefix": "_SPARK", "nats.domain": "hub"})
+    assert [row.data for row in query.trigger()] == [b"1"]
+    lacking = Query(url, streams="A", **(options | {"nats.tls.ca": "/nowhere"}))
+    with pytest.raises(OptionInvalid, match=r"cannot use the TLS files: .*nats\.tls\.ca, .* must exist on the driver"):
+        lacking.trigger()
 
 
 async def test_tls_that_was_asked_for_is_not_done_without(start_server: StartServer) -> None:

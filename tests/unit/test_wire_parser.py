@@ -31,10 +31,12 @@ def messages(draw: st.DrawFn) -> tuple[bytes, Operation]:
 @st.composite
 def acknowledgements(draw: st.DrawFn) -> tuple[bytes, Operation]:
     reply, sequence = draw(st.integers(0, 10**9)), draw(st.integers(1, 10**12))
-    duplicate, spaced, domain = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    duplicate, spaced, domain = draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from(["", "first", "last"]))
     space = b" " if spaced else b""
-    body = b'{"stream":"TENANT_A",%b"seq":%d' % (space, sequence)
-    body += b',%b"domain":"hub"' % space if domain else b""
+    body = b'{"stream":"TENANT_A",'
+    body += b'%b"domain":"hub",' % space if domain == "first" else b""
+    body += b'%b"seq":%d' % (space, sequence)
+    body += b',%b"domain":"hub"' % space if domain == "last" else b""
     body += b',%b"duplicate":%btrue' % (space, space) if duplicate else b""
     body += b"}"
     line = b"MSG %b%d 1 %d\r\n%b\r\n" % (INBOX.encode(), reply, len(body), body)
