@@ -34,7 +34,8 @@ WAYS = [("pooled", "stream"), ("pooled", "account"), ("stream", "account")]
 class Producer(threading.Thread):
     """Publishes numbered events for as long as it is not stopped, the way a relay does.
 
-    What is refused is published again, in order, to whatever lane the tenant has by then.
+    What is refused is published again, in order, to whatever lane the tenant has by then; one by one until one is
+    taken, for of many on their way the first could be refused and the others taken.
     """
 
     def __init__(self, administration: Administration, tenant: str) -> None:
@@ -51,9 +52,11 @@ class Producer(threading.Thread):
         while not self._stopping.is_set():
             lane = self._resolve()
             with connect_bulk(lane.broker, "producer") as connection:
+                at_once = 1
                 while not self._stopping.is_set():
-                    if not self._publish(connection, lane, range(self.published, self.published + 250)):
+                    if not self._publish(connection, lane, range(self.published, self.published + at_once)):
                         break
+                    at_once = 250
 
     def _publish(self, connection: nats_bulk.Connection, lane: Lane, numbers: range) -> bool:
         subject = f"{lane.prefix}.order"
@@ -102,8 +105,11 @@ async def test_all_events_that_are_published_during_a_move_arrive_once_and_in_or
         begun = producer.published
         # The move waits before the cut until enough was published while it copied.
         end = before_step("close", lambda: wait_for(lambda: producer.published >= begun + DURING))
+        # And before the new lane takes events until the producer has met the cut.
+        met = before_step("open", lambda: wait_for(lambda: producer.refused > 0))
         move = await administration.move("acme", to, "test")
         end()
+        met()
         arrived = producer.published
         await asyncio.to_thread(wait_for, lambda: producer.published >= arrived + 1000)
     assert arrived - begun >= DURING
