@@ -36,7 +36,7 @@ class Credentials:
             text = Path(path).read_text()
         except OSError as problem:
             # Who gives the contents instead of a path must not find them in a log.
-            shown = "" if "--" in str(path) or "\n" in str(path) else f" {path}"
+            shown = "" if "-----" in str(path) or "\n" in str(path) else f" {path}"
             raise AuthenticationFailed(f"cannot read the credentials file{shown}: {problem.strerror}") from None
         return cls.from_text(text, origin=str(path))
 

@@ -86,7 +86,7 @@ def read_range(
         )
     connection.wake()
     reader = _Reader(connection, stream, api_prefix)
-    position, failures, since = first, 0, time.monotonic()
+    position, failures, give_up_at = first, 0, 0.0
     while position <= last:
         try:
             found = reader.fetch(position, min(batch, last - position + 1), batch_bytes)
@@ -99,13 +99,14 @@ def read_range(
             connection.reconnect()
             continue
         except NoAnswer:
+            # Counted from the first: whoever takes the batches may have taken its time before.
+            give_up_at = give_up_at or time.monotonic() + PATIENCE
             failures += 1
-            if time.monotonic() - since > PATIENCE:
+            if time.monotonic() > give_up_at:
                 raise
             time.sleep(min(PAUSE * failures, LONGEST_PAUSE))
             continue
-        since = time.monotonic()
-        failures = 0
+        failures, give_up_at = 0, 0.0
         position = max(found.sequences[-1] if found.sequences else 0, found.gaps[-1][1] if found.gaps else 0) + 1
         yield found
 

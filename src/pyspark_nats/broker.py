@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from nats_bulk import AuthenticationFailed, BulkError, Connection, ConnectionLost, NoAnswer, ServerRefused, StreamGone
 from nats_bulk.read import nanoseconds, refusal
 from pyspark_nats.access import Access
-from pyspark_nats.connections import CONNECTIONS, PATIENCE, PAUSE, Connections
+from pyspark_nats.connections import CONNECTIONS, PATIENCE, PAUSE
 from pyspark_nats.errors import StreamsUnavailable
 
 # A listing brings all the streams of an account, 256 a page; for a few of them, asking one by one is cheaper.
@@ -52,10 +52,9 @@ Found = State | Gone | Silent
 class Broker:
     """One account on one server or cluster. What cannot be asked now is asked again, for so many seconds."""
 
-    def __init__(self, access: Access, patience: float = PATIENCE, connections: Connections = CONNECTIONS) -> None:
+    def __init__(self, access: Access, patience: float = PATIENCE) -> None:
         self._access = access
         self._patience = patience
-        self._connections = connections
 
     def list_all(self) -> dict[str, State | Silent]:
         return self._insist(self._list)
@@ -155,7 +154,7 @@ class Broker:
         while True:
             try:
                 left = max(0.0, deadline - time.monotonic())
-                connection = self._connections.use(self._access, left)
+                connection = CONNECTIONS.use(self._access, left)
                 connection.reconnect_for = left
                 connection.wake()
                 return question(connection)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 import nats_bulk
 from nats_bulk import Message, ServerRefused, StreamNotReadable
 from pyspark_nats import Access, CatalogInvalid, DataLost, OptionInvalid, Stream, StreamsUnavailable
+from pyspark_nats.batch_reader import NatsReader
 from pyspark_nats.broker import Broker
 from pyspark_nats.connections import CONNECTIONS
+from pyspark_nats.options import ReadOptions
 from tests.own_server import OwnServer
 from tests.processes import wait_for
 from tests.spark.engine import Query, Row
@@ -93,6 +96,23 @@ def test_a_query_starts_at_a_time_also_after_a_purge(jet: Jet) -> None:
         assert number in found
         assert sequences(rows, "B") == [1]
     assert Query(jet.url, streams="A", startingTimestamp="2100-01-01").trigger() == []
+
+
+def test_a_batch_read_ends_at_a_time(jet: Jet) -> None:
+    jet.make("A")
+    jet.fill("A", 20)
+    wait_for(lambda: datetime.now(UTC) > datetime.fromisoformat(jet.state("A")["last_ts"][:26]).replace(tzinfo=UTC))
+    between = datetime.now(UTC).isoformat()
+    jet.fill("A", 20)
+    options = {"nats.url": jet.url, "streams": "A"}
+    for moments, expected in (
+        ({"endingTimestamp": between}, range(1, 21)),
+        ({"startingTimestamp": between}, range(21, 41)),
+        ({"startingTimestamp": between, "endingTimestamp": between}, range(0)),
+    ):
+        reader = NatsReader(ReadOptions.parse(options | moments, streaming=False))
+        rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+        assert [row["sequence"] for row in rows] == list(expected)
 
 
 def test_a_stream_that_is_named_must_exist(jet: Jet) -> None:
