@@ -91,7 +91,8 @@ async def test_shares_follow_the_weights(carrying: Carrying) -> None:
 async def test_a_tenant_gains_nothing_by_having_more_channels(carrying: Carrying) -> None:
     await carrying.tenant("plain")
     await carrying.tenant("crafty")
-    await fill(carrying, "plain", 6000)
+    # So many that it does not run out while the other one is still getting under way.
+    await fill(carrying, "plain", 18_000)
     for channel in ("events", "properties"):
         await carrying.ask(
             """select tenantry.emit_many(jsonb_agg(jsonb_build_object(
