@@ -114,12 +114,12 @@ def test_create_creates_then_changes_then_has_nothing_to_do(shell: Shell) -> Non
 
 
 def test_set_keeps_what_it_is_not_told_about(shell: Shell) -> None:
-    flags = ("--limit", "retention.events=30d", "--limit", "batch=7", "--lake", "/lake")
+    flags = ("--limit", "retention.events=30d", "--limit", "batch=7", "--tenant-lake", "/lake")
     shell.run("tenant", "create", "setting", *flags)
     changed = shell.json("tenant", "set", "setting", "--limit", "retention=2d", "--unset-limit", "batch", "--tag", "")
     assert changed["overrides"] == {"retention": {"*": 172_800, "events": 2_592_000}}
     assert changed["placement"] == {"lake": "/lake"}
-    back = shell.json("tenant", "set", "setting", "--unset-limit", "retention.events", "--lake", "")
+    back = shell.json("tenant", "set", "setting", "--unset-limit", "retention.events", "--tenant-lake", "")
     assert (back["overrides"], back["placement"]) == ({"retention": {"*": 172_800}}, {})
     assert "there is no tenant 'nobody'" in shell.run("tenant", "set", "nobody", "--plan", "pro", status=1).stderr
 
@@ -365,6 +365,13 @@ def commands(under: App, *names: str) -> Iterator[tuple[str, ...]]:
         yield names
     for name in own:
         yield from commands(under[name], *names, name)
+
+
+def test_no_flag_of_a_command_is_also_a_setting() -> None:
+    for names in commands(app):
+        command = app[names[0]] if len(names) == 1 else app[names[0]][names[1]]
+        flags = [name for argument in command.assemble_argument_collection() for name in argument.names if name != "*"]
+        assert len(flags) == len(set(flags)), names
 
 
 def test_every_command_has_its_line_in_the_reference_and_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,10 @@ class TenantFlags:
         tuple[str, ...],
         Parameter(help="A tag that a NATS server must have to hold its streams. Can be repeated; '' takes all back."),
     ] = ()
-    lake: Annotated[str | None, Parameter(help="Where its tables are kept; '' takes it back.")] = None
+    # `--lake` is the setting: where all tables are.
+    lake: Annotated[
+        str | None, Parameter(name="--tenant-lake", help="Where its tables are kept; '' takes it back.")
+    ] = None
 
     @property
     def are_given(self) -> bool:
