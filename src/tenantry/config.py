@@ -24,8 +24,8 @@ from pydantic_settings import (
 )
 
 from nats_bulk import parse_addresses
-from tenantry.errors import ConfigError, SubjectInvalid
-from tenantry.event import require_name
+from tenantry.errors import ConfigError
+from tenantry.event import APP_PATTERN, is_name
 
 ENV_PREFIX: Final = "TENANTRY_"
 FILE_NAME: Final = "tenantry.toml"
@@ -33,6 +33,11 @@ FILE_VARIABLE: Final = "TENANTRY_CONFIG"
 HIDDEN: Final = "********"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+
+_ATTRIBUTE_OF_MODULE: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_SECRET_KEY: Final = re.compile(r"secret|password|token|access[._]?key", re.IGNORECASE)
+"""What Spark itself hides in its pages and logs, see spark.redaction.regex."""
 
 
 def _also(*variables: str) -> AliasChoices:
@@ -67,7 +72,8 @@ class Settings(BaseSettings):
         env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, populate_by_name=True
     )
 
-    app: str = Field("tenantry", description="first token of every subject")
+    namespace: str = Field("tenantry", description="first token of every subject")
+    app: str | None = Field(None, description="the application, as module:attribute, like shop:app")
     data: Path = Field(default_factory=_default_data, description="where the embedded servers keep their data")
     nats_url: SecretStr | None = Field(
         None, validation_alias=_also("NATS_URL"), description="servers, comma separated; none: the embedded server"
@@ -125,6 +131,28 @@ class Settings(BaseSettings):
     jwt_tenant_claim: str = Field("tenant", description="claim of a JWT that names its tenant")
     jwt_scope_claim: str = Field("scope", description="claim of a JWT that lists its scopes")
     webhook_secret: SecretStr | None = Field(None, description="secret (whsec_…) of the provisioning webhook")
+    pipelines: bool = Field(True, description="whether `tenantry up` runs the pipelines")
+    lake: str | None = Field(
+        None, description="where tables are kept, a folder or s3://bucket/prefix; none: in the data directory"
+    )
+    lake_options: SecretStr | None = Field(
+        None, description="options of the object store, as JSON: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and such"
+    )
+    spark_master: str = Field("local[*]", description="where Spark runs: local[*], spark://host:7077, k8s://…")
+    spark_config: dict[str, str] = Field({}, repr=False, description="settings of Spark, as JSON")
+    checkpoints: str | None = Field(
+        None,
+        description="where Spark keeps how far queries are, a folder or an address that Spark can write to; "
+        "none: in the data directory",
+    )
+    pipeline_batch: int = Field(50_000, ge=1, description="events in one micro-batch, at most")
+    table_seconds: float = Field(2.0, gt=0, le=3600, description="how often tables are written, in seconds")
+    pipeline_restart_seconds: float = Field(
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="how long a failed query waits before it is started again, at first",
+    )
     java_home: Path | None = Field(None, validation_alias=_also("JAVA_HOME"), description="Java 17 or newer for Spark")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error: the least that is logged"
@@ -133,13 +161,21 @@ class Settings(BaseSettings):
         "auto", description="auto, console or json; auto is console on a terminal, else json"
     )
 
+    @field_validator("namespace")
+    @classmethod
+    def _namespace_fits_a_subject(cls, value: str) -> str:
+        if not is_name("app", value):
+            raise ValueError(f"expected namespace to match {APP_PATTERN}, got: {value[:80]!r}")
+        return value
+
     @field_validator("app")
     @classmethod
-    def _app_fits_a_subject(cls, value: str) -> str:
-        try:
-            require_name("app", value)
-        except SubjectInvalid as problem:
-            raise ValueError(str(problem)) from None
+    def _app_names_an_attribute(cls, value: str | None) -> str | None:
+        if value is not None and not _ATTRIBUTE_OF_MODULE.fullmatch(value):
+            raise ValueError(
+                f"expected app to be package.module:attribute, like shop:app, got: {value[:80]!r}. "
+                "If the first token of subjects is meant, that is now `namespace`"
+            )
         return value
 
     @field_validator("nats_url")
@@ -158,6 +194,27 @@ class Settings(BaseSettings):
             return msgspec.json.decode(value)
         except msgspec.DecodeError as problem:
             raise ValueError(f"expected a JSON list of accounts: {problem}") from None
+
+    @field_validator("lake_options")
+    @classmethod
+    def _lake_options_are_texts(cls, value: SecretStr | None) -> SecretStr | None:
+        if value:
+            _read_texts(value.get_secret_value())
+        return value
+
+    @field_validator("spark_config", mode="before")
+    @classmethod
+    def _spark_config_from_text(cls, value: Any) -> Any:
+        return _read_texts(value) if isinstance(value, str) else value
+
+    @field_validator("lake", "checkpoints")
+    @classmethod
+    def _folder_or_address(cls, value: str | None) -> str | None:
+        if value is None or "://" in value:
+            return value
+        if not value:
+            raise ValueError("expected a folder or an address")
+        return str(Path(value).expanduser().absolute())
 
     @field_validator(
         "data",
@@ -230,6 +287,13 @@ def load(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Co
     return Configuration(settings, origins, _unknown_variables())
 
 
+def _read_texts(text: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.DecodeError as problem:
+        raise ValueError(f"expected a JSON object of strings: {problem}") from None
+
+
 def _file_to_read() -> Path | None:
     if named := os.environ.get(FILE_VARIABLE):
         return Path(named)
@@ -262,7 +326,8 @@ def _toml(file: Path) -> _Source:
     values = {key.removeprefix(ENV_PREFIX).lower() if key.isupper() else key: value for key, value in found.items()}
     for key, value in values.items():
         if isinstance(value, dict):
-            raise ConfigError(f"{file} has a table [{key}], and settings are flat: write {key}_url = … and such")
+            instead = f'{key} = \'{{"name": "value"}}\'' if key in Settings.model_fields else f"{key}_url = … and such"
+            raise ConfigError(f"{file} has a table [{key}], and settings are flat: write {instead}")
         if key not in Settings.model_fields:
             raise ConfigError(f"{file} has a setting that does not exist: {key}{_suggestion(key)}")
     return _Source(f"file {file}", values)
@@ -300,13 +365,21 @@ def _suggestion(key: str) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    return name in Settings.model_fields and "SecretStr" in str(Settings.model_fields[name].annotation)
+    if name not in Settings.model_fields:
+        return False
+    field = Settings.model_fields[name]
+    return not field.repr or "SecretStr" in str(field.annotation)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, SecretStr):
         return without_secrets(value.get_secret_value())
-    text = str(value or "")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        hidden = {key: HIDDEN if _SECRET_KEY.search(key) else each for key, each in value.items()}
+        return msgspec.json.encode(hidden).decode() if hidden else ""
+    text = "" if value in (None, ()) else str(value)
     return without_secrets(text) if "://" in text and "@" in text else text
 
 
@@ -316,7 +389,7 @@ def without_secrets(text: str) -> str:
     if text.lower().startswith(("nats://", "tls://")):
         return ",".join(_nats_place(part) for part in text.split(","))
     scheme, separator, rest = text.partition("://")
-    if not separator:
+    if not separator or not _SCHEME.fullmatch(scheme):
         return HIDDEN
     userinfo, at, place = rest.rpartition("@")
     user, colon, _ = userinfo.partition(":")

@@ -156,7 +156,7 @@ def now() -> datetime:
 
 
 class Subject(NamedTuple):
-    """`{app}.tenants.{tenant}.{channel}.{type}`: where an event is published. The tenant never stands first."""
+    """`{namespace}.tenants.{tenant}.{channel}.{type}`: where an event is published. The tenant never stands first."""
 
     app: str
     tenant: str

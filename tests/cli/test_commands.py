@@ -192,11 +192,11 @@ def test_doctor_says_what_to_fix(tmp_path: Path) -> None:
 
 
 def test_config_show_says_where_each_value_came_from(tmp_path: Path) -> None:
-    (tmp_path / "tenantry.toml").write_text('app = "shop"')
+    (tmp_path / "tenantry.toml").write_text('namespace = "shop"')
     env = {"DATABASE_URL": "postgresql://shop:hidden@db/shop", "TENANTRY_TYPO": "1"}
     shown = run_tenantry("config", "show", "--json", "--log-level", "debug", env=env, cwd=tmp_path)
     document = json.loads(shown.stdout)
-    assert document["settings"]["app"] == {"value": "shop", "from": "file tenantry.toml"}
+    assert document["settings"]["namespace"] == {"value": "shop", "from": "file tenantry.toml"}
     assert document["settings"]["log_level"] == {"value": "debug", "from": "flag"}
     assert document["settings"]["database_url"]["from"] == "environment DATABASE_URL"
     assert document["unknown_variables"] == ["TENANTRY_TYPO"]

@@ -25,15 +25,15 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert origins()["app"] == ("tenantry", "default")
+    assert origins()["namespace"] == ("tenantry", "default")
     file = tmp_path / "tenantry.toml"
-    file.write_text('app = "from-file"\nnats_url = "nats://file"\n')
-    assert origins()["app"] == ("from-file", "file tenantry.toml")
+    file.write_text('namespace = "from-file"\nnats_url = "nats://file"\n')
+    assert origins()["namespace"] == ("from-file", "file tenantry.toml")
     assert origins()["nats_url"] == ("nats://file", "file tenantry.toml")
-    monkeypatch.setenv("TENANTRY_APP", "from-env")
-    assert origins()["app"] == ("from-env", "environment TENANTRY_APP")
-    assert origins(app="from-flag")["app"] == ("from-flag", "flag")
-    assert origins(app=None)["app"] == ("from-env", "environment TENANTRY_APP")
+    monkeypatch.setenv("TENANTRY_NAMESPACE", "from-env")
+    assert origins()["namespace"] == ("from-env", "environment TENANTRY_NAMESPACE")
+    assert origins(namespace="from-flag")["namespace"] == ("from-flag", "flag")
+    assert origins(namespace=None)["namespace"] == ("from-env", "environment TENANTRY_NAMESPACE")
 
 
 def test_the_names_everyone_uses_are_understood_and_ours_win(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,14 +90,86 @@ def test_a_file_that_is_named_must_exist_and_be_toml(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml to exist"):
         load(file=tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
-    broken.write_text("app = ")
+    broken.write_text("namespace = ")
     with pytest.raises(ConfigError, match=r"cannot read .*broken\.toml"):
         load(file=broken)
 
 
-def test_the_app_must_fit_into_a_subject() -> None:
-    with pytest.raises(ConfigError, match="app"):
-        load({"app": "my shop"})
+def test_the_namespace_must_fit_into_a_subject() -> None:
+    with pytest.raises(ConfigError, match=r"expected namespace to match .*, got: 'my shop'"):
+        load({"namespace": "my shop"})
+
+
+@pytest.mark.parametrize("app", ["shop:app", "company.shop:app", "_shop2.main:the_app"])
+def test_an_application_is_an_attribute_of_a_module(app: str) -> None:
+    assert load({"app": app}).settings.app == app
+
+
+@pytest.mark.parametrize("app", ["shop", "shop.app", "shop:", ":app", "shop:app.inner", "my-shop:app", "shop.py:1", ""])
+def test_what_is_no_application_may_have_been_meant_as_the_namespace(app: str) -> None:
+    with pytest.raises(ConfigError, match=r"package\.module:attribute, like shop:app, got: .* now `namespace`"):
+        load({"app": app})
+
+
+@pytest.mark.parametrize("setting", ["lake", "checkpoints"])
+def test_where_tables_are_kept_is_a_folder_or_an_address(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    places = {
+        "lake": str(tmp_path / "lake"),
+        "~/lake": "/home/me/lake",
+        "/srv/lake": "/srv/lake",
+        "s3://shop/lake": "s3://shop/lake",
+        "hdfs://host:9000/~x": "hdfs://host:9000/~x",
+    }
+    for given, place in places.items():
+        assert getattr(load({setting: given}).settings, setting) == place
+    with pytest.raises(ConfigError, match="expected a folder or an address"):
+        load({setting: ""})
+
+
+def test_settings_of_spark_are_json_wherever_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tenantry.toml"
+    file.write_text("""spark_config = '{"spark.executor.memory": "1g"}'""")
+    assert load().settings.spark_config == {"spark.executor.memory": "1g"}
+    monkeypatch.setenv("TENANTRY_SPARK_CONFIG", '{"spark.executor.memory": "2g"}')
+    assert load().settings.spark_config == {"spark.executor.memory": "2g"}
+    assert load({"spark_config": "{}"}).settings.spark_config == {}
+    file.write_text('[spark_config]\n"spark.executor.memory" = "1g"')
+    with pytest.raises(ConfigError, match=r"""flat: write spark_config = '{"name": "value"}'"""):
+        load()
+
+
+@pytest.mark.parametrize("setting", ["spark_config", "lake_options"])
+@pytest.mark.parametrize("text", ['{"a.secret": 1, "b": "hidden"}', '["hidden"]', "hidden"])
+def test_what_is_not_an_object_of_strings_is_refused_and_not_shown(setting: str, text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a JSON object of strings") as caught:
+        load({setting: text})
+    assert "hidden" not in str(caught.value)
+
+
+def test_keys_of_the_object_store_and_of_spark_are_never_shown() -> None:
+    options = '{"AWS_ENDPOINT_URL": "http://minio:9000", "AWS_SECRET_ACCESS_KEY": "hid@den"}'
+    spark = '{"spark.hadoop.fs.s3a.access.key": "hidden", "spark.executor.memory": "1g"}'
+    configuration = load({"lake_options": options, "spark_config": spark})
+    shown = origins(lake_options=options, spark_config=spark)
+    assert shown["lake_options"][0] == "********"
+    assert shown["spark_config"][0] == '{"spark.hadoop.fs.s3a.access.key":"********","spark.executor.memory":"1g"}'
+    assert "hid" not in repr(configuration)
+
+
+def test_what_is_off_or_zero_is_shown_as_such() -> None:
+    shown = origins(pipelines=False, nats_port=0)
+    assert (shown["pipelines"][0], shown["nats_port"][0], shown["spark_config"][0]) == ("false", "0", "")
+    assert origins(pipelines="no")["pipelines"] == ("false", "flag")
+
+
+@pytest.mark.parametrize("setting", ["pipeline_batch", "table_seconds", "pipeline_restart_seconds"])
+@pytest.mark.parametrize("value", ["0", "-1", "inf", "nan", "soon"])
+def test_batches_and_times_are_positive(setting: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{setting}: .*got: '{value}'"):
+        load({setting: value})
 
 
 def test_every_setting_says_what_it_is_for() -> None:
@@ -125,10 +197,10 @@ def test_an_address_that_is_none_is_refused_without_its_password(monkeypatch: py
 
 
 def test_variables_are_upper_case_and_empty_ones_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("tenantry_app", "lower")
-    monkeypatch.setenv("TENANTRY_APP", "")
+    monkeypatch.setenv("tenantry_namespace", "lower")
+    monkeypatch.setenv("TENANTRY_NAMESPACE", "")
     monkeypatch.setenv("PGHOST", "")
-    assert origins()["app"] == ("tenantry", "default")
+    assert origins()["namespace"] == ("tenantry", "default")
     assert origins()["database_url"] == ("", "default")
 
 

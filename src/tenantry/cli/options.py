@@ -15,8 +15,8 @@ SETTINGS = Group(
 )
 
 
-def _about(setting: str) -> Parameter:
-    return Parameter(help=Settings.model_fields[setting].description)
+def _about(setting: str, negative: str = "") -> Parameter:
+    return Parameter(help=Settings.model_fields[setting].description, negative=negative)
 
 
 @Parameter(name="*", group=SETTINGS)
@@ -25,6 +25,7 @@ class Options:
     """The settings as flags. Values stay as they were typed: the settings check them, wherever they come from."""
 
     config: Annotated[Path | None, Parameter(help="configuration file; ./tenantry.toml, if it exists")] = None
+    namespace: Annotated[str | None, _about("namespace")] = None
     app: Annotated[str | None, _about("app")] = None
     data: Annotated[str | None, _about("data")] = None
     nats_url: Annotated[str | None, _about("nats_url")] = None
@@ -60,6 +61,15 @@ class Options:
     jwt_tenant_claim: Annotated[str | None, _about("jwt_tenant_claim")] = None
     jwt_scope_claim: Annotated[str | None, _about("jwt_scope_claim")] = None
     webhook_secret: Annotated[str | None, _about("webhook_secret")] = None
+    pipelines: Annotated[bool | None, _about("pipelines", negative="--no-pipelines")] = None
+    lake: Annotated[str | None, _about("lake")] = None
+    lake_options: Annotated[str | None, _about("lake_options")] = None
+    spark_master: Annotated[str | None, _about("spark_master")] = None
+    spark_config: Annotated[str | None, _about("spark_config")] = None
+    checkpoints: Annotated[str | None, _about("checkpoints")] = None
+    pipeline_batch: Annotated[int | None, _about("pipeline_batch")] = None
+    table_seconds: Annotated[float | None, _about("table_seconds")] = None
+    pipeline_restart_seconds: Annotated[float | None, _about("pipeline_restart_seconds")] = None
     java_home: Annotated[str | None, _about("java_home")] = None
     log_level: Annotated[str | None, _about("log_level")] = None
     log_format: Annotated[str | None, _about("log_format")] = None

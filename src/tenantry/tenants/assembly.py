@@ -40,7 +40,7 @@ async def open_administration(
         Backbone.open(broker, authority) as backbone,
     ):
         registry, moves, credentials = Registry(pool), MoveStore(pool), CredentialStore(pool)
-        lanes = Lanes(settings.app, broker, authority, keyring, registry, most_replicas=settings.nats_replicas)
+        lanes = Lanes(settings.namespace, broker, authority, keyring, registry, most_replicas=settings.nats_replicas)
         audit = AuditLog(pool, keyring.audit)
         pools = Pools(pool, locks, lanes, backbone.platform)
         provisioner = Provisioner(
@@ -58,7 +58,7 @@ async def open_administration(
         mover = Mover(registry, locks, moves, audit, lanes, pools, backbone, provisioner)
         await registry.ship_plans()
         if backbone.has_accounts:
-            await backbone.establish_exports(platform_exports(settings.app))
+            await backbone.establish_exports(platform_exports(settings.namespace))
         yield Administration(
             pool,
             registry,

@@ -39,7 +39,7 @@ class Lane:
     channel: str
     stream: str
     prefix: str
-    """What its subjects start with: `{app}.tenants.{tenant}.{channel}`."""
+    """What its subjects start with: `{namespace}.tenants.{tenant}.{channel}`."""
     broker: Broker
     """Who reaches it."""
     account: str
