@@ -2,6 +2,7 @@
 
 TenantryError                what happened, to whom, and what to do next
 ├── ConfigError              a setting is wrong; names it and every place it can come from
+│   └── ApplicationInvalid   the application declares something that cannot be, or cannot be loaded
 ├── EventInvalid             an event is not a valid CloudEvent; names the field
 │   └── DataInvalid          its data does not fit the schema for its type; names the place
 ├── NotTaken                 an event was not taken in over HTTP
@@ -49,6 +50,10 @@ class TenantryError(Exception):
 
 
 class ConfigError(TenantryError):
+    pass
+
+
+class ApplicationInvalid(ConfigError):
     pass
 
 

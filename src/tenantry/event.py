@@ -23,7 +23,12 @@ TYPE_PATTERN: Final = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*"
 LONGEST_TYPE: Final = 200
 LONGEST_ID: Final = 256
 
+EVERY_TYPE: Final = ">"
+"""The pattern that all types match."""
+
 _TYPE = re.compile(TYPE_PATTERN)
+_TYPE_WITH_WILDCARDS = re.compile(r"(?:(?:\*|[A-Za-z0-9_-]+)\.)*(?:\*|>|[A-Za-z0-9_-]+)")
+_WILDCARDS = {"*": "[A-Za-z0-9_-]+", ">": "[A-Za-z0-9_.-]+"}
 _EXTENSION_NAME = re.compile(r"[a-z0-9]{1,20}")
 _SUBJECT = re.compile(
     rf"(?P<app>{APP_PATTERN})\.tenants\.(?P<tenant>{TENANT_PATTERN})"
@@ -190,3 +195,21 @@ def require_name(kind: str, value: str) -> None:
     """Raise unless `value` is a valid app, tenant, channel or type."""
     if not is_name(kind, value):
         raise SubjectInvalid(f"expected {kind} to match {_PARTS[kind].pattern}, got: {value[:80]!r}")
+
+
+def require_type_pattern(pattern: str) -> str:
+    """Raise unless it is a type in which `*` may stand for one word and `>` at the end for all that follow."""
+    if not _TYPE_WITH_WILDCARDS.fullmatch(pattern):
+        raise SubjectInvalid(
+            "expected a type with wildcards to be words, * or, at the end, >, joined by dots, like order.*, "
+            f"got: {pattern[:80]!r}"
+        )
+    return pattern
+
+
+def type_expression(patterns: Iterable[str]) -> str:
+    """One regular expression, for Python and for Java, of the types that match any of the patterns."""
+    words = (require_type_pattern(pattern).split(".") for pattern in patterns)
+    choices = "|".join("[.]".join(_WILDCARDS.get(word, word) for word in each) for each in words)
+    # $ would let a line end follow, and what does not is written \Z in Python and \z in Java.
+    return f"^(?:{choices})(?![^.]|[.])"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 
 import msgspec
@@ -149,3 +150,40 @@ names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
 def test_subjects_read_back_as_they_were_built(app: str, tenant: str, channel: str, type: str) -> None:
     subject = Subject.build(app, tenant, channel, type)
     assert Subject.parse(str(subject)) == subject
+
+
+def matches(words: list[str], pattern: list[str]) -> bool:
+    """As NATS does it, word by word."""
+    if not words or not pattern:
+        return not words and not pattern
+    return pattern == [">"] or (pattern[0] in ("*", words[0]) and matches(words[1:], pattern[1:]))
+
+
+few_words = st.lists(st.sampled_from(["a", "b", "ab", "a-b", "A_1"]), min_size=1, max_size=4)
+patterns = st.tuples(
+    st.lists(st.sampled_from(["a", "b", "ab", "a-b", "*"]), max_size=3), st.sampled_from(["a", "b", "*", ">"])
+)
+
+
+@given(few_words, st.lists(patterns, min_size=1, max_size=3))
+def test_a_type_matches_one_of_several_patterns_as_in_nats(
+    words: list[str], several: list[tuple[list[str], str]]
+) -> None:
+    wanted = [[*first, last] for first, last in several]
+    expression = event.type_expression(".".join(each) for each in wanted)
+    assert bool(re.search(expression, ".".join(words))) == any(matches(words, each) for each in wanted)
+
+
+def test_an_expression_is_for_the_whole_type_and_needs_no_escaping() -> None:
+    expression = event.type_expression(["order.*", "cart.>"])
+    assert "\\" not in expression
+    for type in ("order", "order.a.b", "x.order.a", "orderxa", "cart", "order.a\n", "order.a\nb", "b\norder.a"):
+        assert not re.search(expression, type), type
+    assert re.search(expression, "order.a")
+    assert re.search(expression, "cart.a.b")
+
+
+@pytest.mark.parametrize("pattern", ["", ".", "order.", ">.order", "order.>.x", "or*er", "a b", "order.*\n", "ü"])
+def test_what_is_no_pattern_of_types_is_refused(pattern: str) -> None:
+    with pytest.raises(SubjectInvalid, match="expected a type with wildcards"):
+        event.require_type_pattern(pattern)

@@ -18,11 +18,11 @@ from tenantry.cli.output import console, note, print_json
 from tenantry.cli.session import use_administration
 from tenantry.config import Settings
 from tenantry.errors import EventInvalid, TenantInvalid
-from tenantry.event import Subject, decode
+from tenantry.event import EVERY_TYPE, Subject, decode, require_type_pattern
 from tenantry.nats.following import Start
 from tenantry.tenants.quantities import parse_duration
 from tenantry.tenants.roster import Roster
-from tenantry.tenants.tail import EVERY_TYPE, Published, Tail, Wanted, require_pattern
+from tenantry.tenants.tail import Published, Tail, Wanted
 
 Positive = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
 
@@ -68,7 +68,7 @@ def tail(
     start = Start(from_sequence) if from_sequence else None
     if since:
         start = Start(time=datetime.now(UTC) - timedelta(seconds=parse_duration("since", since)))
-    wanted = Wanted(frozenset(tenants), channel, require_pattern(type), start, last)
+    wanted = Wanted(frozenset(tenants), channel, require_type_pattern(type), start, last)
     # A signal is how this ends, and so is a reader that has seen enough.
     with suppress(KeyboardInterrupt, asyncio.CancelledError, BrokenPipeError):
         asyncio.run(_tail(options.load().settings, wanted, count, json=json))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -14,8 +13,8 @@ from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 from psycopg_pool import PoolTimeout
 
-from tenantry.errors import BrokerUnreachable, SubjectInvalid, TenantryError
-from tenantry.event import Subject
+from tenantry.errors import BrokerUnreachable, TenantryError
+from tenantry.event import EVERY_TYPE, Subject
 from tenantry.nats.connections import connect
 from tenantry.nats.following import Start, Stored, follow, next_sequence, sequence_of_last
 from tenantry.tenants.lanes import Lane
@@ -23,9 +22,6 @@ from tenantry.tenants.roster import Roster
 
 LOOK_SECONDS: Final = 0.5
 WAITING: Final = 1000
-EVERY_TYPE: Final = ">"
-
-_PATTERN: Final = re.compile(r"(?:(?:\*|[A-Za-z0-9_-]+)\.)*(?:\*|>|[A-Za-z0-9_-]+)")
 
 
 class Wanted(NamedTuple):
@@ -54,15 +50,6 @@ class _Source(NamedTuple):
     account: str
     stream: str
     subjects: str
-
-
-def require_pattern(types: str) -> str:
-    if not _PATTERN.fullmatch(types):
-        raise SubjectInvalid(
-            "expected a type with wildcards to be words, * or, at the end, >, joined by dots, like order.*, "
-            f"got: {types[:80]!r}"
-        )
-    return types
 
 
 class Tail:
