@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenantry.cli.limits import format_limits, parse_limits
 from tenantry.errors import TenantInvalid
 from tenantry.tenants.plans import SHIPPED, Limits, read_limits, read_overrides
 from tenantry.tenants.quantities import format_duration, format_size, parse_duration, parse_size
@@ -102,9 +103,52 @@ def test_one_retention_is_for_all_channels_that_are_not_named() -> None:
         ({"payload": "1GiB"}, "payload"),
         ({"duplicate_window": "999999999999999w"}, "duplicate_window"),
         ({"connections": True}, "connections"),
+        ({"dedicated": "perhaps"}, "dedicated"),
+        ({"dedicated": 1}, "dedicated"),
+        ({"dedicated": None}, "dedicated"),
+        ({"table_retention": 0}, "table_retention"),
+        ({"table_retention": -2}, "table_retention"),
+        ({"table_retention": "forever"}, "table_retention"),
+        ({"table_retention": True}, "table_retention"),
     ],
 )
 def test_a_limit_that_is_wrong_is_named(limits: dict[str, object], field: str) -> None:
     with pytest.raises(TenantInvalid) as refused:
         read_limits(limits, PRO)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(True, True), (False, False), ("true", True), ("false", False), (" Yes ", True), ("NO", False)],
+)
+def test_whether_pipelines_are_dedicated_is_read_as_people_say_it(text: object, said: bool) -> None:
+    assert read_overrides({"dedicated": text}) == {"dedicated": said}
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30d", 2_592_000), (60, 60), (-1, -1), ("-1", -1)])
+def test_rows_are_kept_for_a_time_or_for_good(text: object, seconds: int) -> None:
+    assert read_overrides({"table_retention": text}) == {"table_retention": seconds}
+
+
+def test_only_enterprise_has_queries_of_its_own_and_all_keep_their_rows() -> None:
+    assert {plan.name: plan.limits.dedicated for plan in SHIPPED} == {"free": False, "pro": False, "enterprise": True}
+    assert {plan.limits.table_retention for plan in SHIPPED} == {-1}
+
+
+def test_a_plan_that_was_stored_before_there_were_pipelines_is_still_read() -> None:
+    stored = msgspec.to_builtins(PRO)
+    del stored["dedicated"], stored["table_retention"]
+    limits = msgspec.convert(stored, Limits)
+    assert (limits.dedicated, limits.table_retention) == (False, -1)
+    assert limits == read_limits(stored) == PRO
+
+
+def test_limits_are_shown_as_people_write_them() -> None:
+    shown = format_limits(read_limits({"dedicated": "yes", "table_retention": "30d"}, PRO))
+    assert (shown["dedicated"], shown["table_retention"]) == ("yes", "30d")
+    assert (format_limits(PRO)["dedicated"], format_limits(PRO)["table_retention"]) == ("no", "unlimited")
+    assert read_overrides(parse_limits(["dedicated=no", "table_retention=unlimited"])) == {
+        "dedicated": False,
+        "table_retention": -1,
+    }

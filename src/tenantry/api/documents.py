@@ -30,6 +30,8 @@ class LimitsDocument(BaseModel):
     consumer_replicas: int = Field(description="copies of each consumer's state")
     discard: str = Field(description="what gives way when a channel is full: the `old`est event, or the `new` one")
     duplicate_window: int = Field(description="seconds within which an event with the same id is stored once")
+    dedicated: bool = Field(description="whether its pipelines run in queries of their own")
+    table_retention: int = Field(description="seconds for which rows of its tables are kept; -1: for good")
 
 
 class PlacementDocument(BaseModel):

@@ -11,6 +11,7 @@ from tenantry.tenants.quantities import UNLIMITED, format_duration, format_size
 
 RETENTION = "retention"
 _SIZES = ("storage", "payload")
+_DURATIONS = ("duplicate_window", "table_retention")
 
 
 def parse_limits(given: Iterable[str]) -> dict[str, Any]:
@@ -55,10 +56,14 @@ def _format(name: str, value: Any) -> str:
         return ", ".join([format_duration(value[ANY_CHANNEL]), *sorted(named)])
     if name in _SIZES:
         return format_size(value)
-    if name == "duplicate_window":
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value == UNLIMITED:
+        return "unlimited"
+    if name in _DURATIONS:
         return format_duration(value)
     if isinstance(value, int):
-        return "unlimited" if value == UNLIMITED else f"{value:,}"
+        return f"{value:,}"
     return str(value)
 
 

@@ -56,6 +56,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What gives way when a channel is full: the oldest event, or the new one."""
     duplicate_window: int = 120
     """Seconds within which an event with the same id is stored once."""
+    dedicated: bool = False
+    """Whether its pipelines run in queries of their own."""
+    table_retention: int = UNLIMITED
+    """Seconds for which rows of its tables are kept; -1: for good."""
 
     def retention_of(self, channel: str) -> int:
         return self.retention.get(channel, self.retention[ANY_CHANNEL])
@@ -110,12 +114,14 @@ SHIPPED: Final = (
             consumers=100,
             leaf_nodes=10,
             replicas=3,
+            dedicated=True,
         ),
     ),
 )
 DEFAULT_PLAN: Final = "pro"
 
 _SIZES: Final = ("storage", "payload")
+_ANSWERS: Final = {"true": True, "yes": True, "false": False, "no": False}
 _POSITIVE: Final = ("publish_rate", "publish_burst", "in_flight", "batch", "weight", "connections", "consumers")
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(_POSITIVE, (1, 10**9)),
@@ -176,6 +182,24 @@ def _read_messages(field: str, value: object) -> int:
     return number
 
 
+def _read_dedicated(field: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    said = _ANSWERS.get(value.strip().lower()) if isinstance(value, str) else None
+    if said is None:
+        raise TenantInvalid(field, f"expected {field} to be true or false, got: {value!r}")
+    return said
+
+
+def _read_table_retention(field: str, value: object) -> int:
+    if not isinstance(value, bool) and value in (UNLIMITED, str(UNLIMITED)):
+        return UNLIMITED
+    try:
+        return parse_duration(field, value)
+    except TenantInvalid as problem:
+        raise TenantInvalid(field, f"{problem}; -1 keeps them for good") from None
+
+
 def _read_payload(field: str, value: object) -> int:
     size = parse_size(field, value)
     if size == UNLIMITED or size > LARGEST_PAYLOAD:
@@ -207,4 +231,6 @@ _READERS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "messages": _read_messages,
     "discard": _read_discard,
     "duplicate_window": parse_duration,
+    "dedicated": _read_dedicated,
+    "table_retention": _read_table_retention,
 }
