@@ -11,7 +11,7 @@ from pyspark_nats.errors import OptionInvalid
 from pyspark_nats.options import ReadOptions
 from pyspark_nats.reading import read_task
 from pyspark_nats.selection import Selection
-from pyspark_nats.starting import resolve
+from pyspark_nats.starting import resolve, resolve_start
 from pyspark_nats.task import Task, plan_cuts, plan_tasks
 
 
@@ -24,7 +24,7 @@ class NatsReader(DataSourceReader):
         selection.look()
         selection.require_all()
         states = selection.states
-        start = resolve(self._options.starting, states, selection)
+        start = resolve_start(self._options.starting, states, selection)
         end = resolve(self._options.ending, states, selection)
         for key in states:
             if start[key] > end[key]:

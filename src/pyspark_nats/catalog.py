@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import Final, cast
 
 from pyspark_nats.access import Access
-from pyspark_nats.errors import CatalogInvalid
+from pyspark_nats.errors import CatalogInvalid, OptionInvalid
+from pyspark_nats.subjects import checked_subjects
 
 LIGHTEST: Final = 0.001
 HEAVIEST: Final = 1000
@@ -28,6 +29,12 @@ class Stream:
     """What rows and offsets call it; its name unless given. Needed where two accounts have streams of one name."""
     access: Access | None = None
     """How to reach it; by the options of the query unless given."""
+    start: int | None = None
+    """The sequence at which a query begins that has not read it yet; where the query's options say unless given."""
+    subjects: tuple[str, ...] = ()
+    """Only messages with one of these subjects; those that the query wants, unless given."""
+    excluding: tuple[str, ...] = ()
+    """No messages with one of these subjects."""
 
     def __post_init__(self) -> None:
         if not self.key:
@@ -38,6 +45,10 @@ class Stream:
             raise CatalogInvalid(
                 f"expected the name of a stream, without dots, wildcards or spaces, got: {self.name!r}"
             )
+        try:
+            checked_subjects(self.subjects + self.excluding)
+        except OptionInvalid as problem:
+            raise CatalogInvalid(f"stream {self.key}: {problem}") from None
         if self.key.startswith("."):
             raise CatalogInvalid(f"expected a key that does not start with a dot, got: {self.key!r}")
         weight: object = self.weight

@@ -45,6 +45,8 @@ READ_OPTIONS: Final = ACCESS_OPTIONS | {
     "includeHeaders": "true adds the column headers; false by default",
     "order": "true (default) keeps a stream in one task, in its order; false may divide it",
     "catalog": "package.module:name of a callable that supplies the streams, instead of the option streams",
+    "drainUnlisted": "true (default) reads what a stream had when the catalog listed it last; false leaves it at once, "
+    "also out of a batch that is repeated",
 }
 WRITE_OPTIONS: Final = ACCESS_OPTIONS | {
     "subject": "where to publish, with columns in braces: orders.{region}.created; without it, the column subject",
@@ -82,6 +84,7 @@ class ReadOptions:
     include_headers: bool
     order: bool
     catalog: str
+    drain_unlisted: bool
     given: Mapping[str, str] = field(repr=False)
     """As Spark has them, with the names in any case; for the catalog."""
 
@@ -107,6 +110,7 @@ class ReadOptions:
             include_headers=given.flag("includeHeaders", default=False),
             order=given.flag("order", default=True),
             catalog=given.text("catalog"),
+            drain_unlisted=given.flag("drainUnlisted", default=True),
             given=options,
         )
 

@@ -16,16 +16,17 @@ from pyspark_nats.task import Task
 
 
 def read_task(task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    rows = Rows(SubjectFilter(options.subjects) if options.subjects else None, include_headers=options.include_headers)
+    rows = Rows(include_headers=options.include_headers)
     losses = Losses(fail=options.fail_on_loss)
     for part in task.ranges:
         access = task.accesses[part.access]
         connection = CONNECTIONS.use(access)
+        wanted = SubjectFilter(part.subjects or options.subjects, part.excluding)
         try:
             for found in read_range(connection, part.stream, part.first, part.last, api_prefix=access.api_prefix):
                 for first, last in found.gaps:
                     losses.tell(f"stream {part.key} no longer has {sequences(first, last)}")
-                rows.add(part.key, found)
+                rows.add(part.key, found, wanted)
                 if rows.is_full:
                     yield rows.take()
         except (RangeBeyondEnd, StreamGone) as problem:

@@ -43,8 +43,7 @@ def schema(*, include_headers: bool) -> StructType:
 class Rows:
     """Collects what was read of several streams until it makes a batch."""
 
-    def __init__(self, subjects: SubjectFilter | None, *, include_headers: bool) -> None:
-        self._subjects = subjects
+    def __init__(self, *, include_headers: bool) -> None:
         self._schema = to_arrow_schema(schema(include_headers=include_headers), timezone="UTC")
         self._include_headers = include_headers
         self._start()
@@ -61,9 +60,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self._read)
 
-    def add(self, stream: str, found: RangeBatch) -> None:
-        if self._subjects:
-            found = _select(found, list(map(self._subjects.takes, found.subjects)))
+    def add(self, stream: str, found: RangeBatch, subjects: SubjectFilter) -> None:
+        if subjects:
+            found = _select(found, list(map(subjects.takes, found.subjects)))
         read = self._read
         self._streams += [stream] * len(found)
         read.subjects += found.subjects

@@ -10,6 +10,19 @@ from pyspark_nats.options import EARLIEST, LATEST, Moment
 from pyspark_nats.selection import Selection
 
 
+def first_of(key: str, state: State, selection: Selection) -> int:
+    """Where reading begins of a stream that was not read before, as far as the catalog says."""
+    start = selection.streams[key].start
+    return state.first if start is None else max(state.first, start)
+
+
+def resolve_start(moment: Moment, states: Mapping[str, State], selection: Selection) -> dict[str, int]:
+    """The same as `resolve`, unless the catalog says where to start."""
+    said = {key for key in states if selection.streams[key].start is not None}
+    rest = {key: state for key, state in states.items() if key not in said}
+    return resolve(moment, rest, selection) | {key: first_of(key, states[key], selection) for key in said}
+
+
 def resolve(moment: Moment, states: Mapping[str, State], selection: Selection) -> dict[str, int]:
     """The sequence that comes first at or after this moment, by stream."""
     if moment.nanoseconds is not None:

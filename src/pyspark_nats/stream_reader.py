@@ -16,7 +16,7 @@ from pyspark_nats.offsets import Offset
 from pyspark_nats.options import ReadOptions
 from pyspark_nats.reading import read_task
 from pyspark_nats.selection import Selection
-from pyspark_nats.starting import resolve
+from pyspark_nats.starting import first_of, resolve_start
 from pyspark_nats.task import Task, plan_cuts, plan_tasks
 
 LOOK_AGAIN: Final = 0.1
@@ -58,7 +58,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._selection.require_all(self._options.starting)
         states = self._selection.states
         return Offset(
-            next=resolve(self._options.starting, states, self._selection),
+            next=resolve_start(self._options.starting, states, self._selection),
             created={key: state.created for key, state in states.items()},
             initial=True,
         ).document()
@@ -66,7 +66,12 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._wait_if_idle()
         position = Offset.parse(start)
-        self._selection.look(key for key, at in position.next.items() if at < self._leaving.get(key, at + 1))
+        if self._options.drain_unlisted:
+            self._selection.look(key for key, at in position.next.items() if at < self._leaving.get(key, at + 1))
+        else:
+            self._selection.look()
+            for key in position.next.keys() - self._selection.listed:
+                position.forget(key)
         begins, restarted = self._where_each_begins(position)
         granted = self._admit(self._pending(begins), limit)
         self._remember_ends(position)
@@ -87,6 +92,9 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._selection.streams:
             self._selection.look(ranges)  # a batch that is read again after a restart
         for key, (first, last) in list(ranges.items()):
+            if not self._options.drain_unlisted and key not in self._selection.listed:
+                del ranges[key]
+                continue
             state = self._selection.states.get(key)
             if state and goal.is_another(key, state.created):
                 self._losses.tell(f"stream {key} was deleted and made anew before {sequences(first, last)} were read")
@@ -127,7 +135,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not self._selection.wants(key):
                 continue  # the query was told to read others now; should it be told otherwise again, this one goes on
             if at is None:
-                begins[key] = state.first
+                begins[key] = first_of(key, state, self._selection)
             elif position.is_another(key, state.created):
                 if unread := self._end_of(key, position) - at:
                     self._losses.tell(

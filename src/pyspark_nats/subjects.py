@@ -12,14 +12,25 @@ _PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 
 
 class SubjectFilter:
-    """Patterns with NATS wildcards: `*` is one token, `>` one or more at the end."""
+    """Patterns with NATS wildcards: `*` is one token, `>` one or more at the end. No pattern at all wants everything."""
 
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._wanted = re.compile("|".join(map(_expression, patterns)))
+    def __init__(self, patterns: Iterable[str], excluding: Iterable[str] = ()) -> None:
+        self._wanted = _one_of(patterns)
+        self._unwanted = _one_of(excluding)
         self.takes = lru_cache(maxsize=65_536)(self._takes)
 
+    def __bool__(self) -> bool:
+        return bool(self._wanted or self._unwanted)
+
     def _takes(self, subject: str) -> bool:
-        return self._wanted.fullmatch(subject) is not None
+        if self._wanted and not self._wanted.fullmatch(subject):
+            return False
+        return not (self._unwanted and self._unwanted.fullmatch(subject))
+
+
+def _one_of(patterns: Iterable[str]) -> re.Pattern[str] | None:
+    expressions = [_expression(pattern) for pattern in patterns]
+    return re.compile("|".join(expressions)) if expressions else None
 
 
 def checked_subjects(patterns: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ class Range(NamedTuple):
     """Its place in the task's list."""
     first: int
     last: int
+    subjects: tuple[str, ...] = ()
+    excluding: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -49,7 +51,8 @@ def _task(ranges: Ranges, selection: Selection) -> Task:
         stream = selection.stream_of(key)
         assert stream is not None, "what the catalog does not know any more is not planned"
         access = selection.access_to(stream)
-        planned.append(Range(key, stream.name, accesses.setdefault(access, len(accesses)), first, last))
+        place = accesses.setdefault(access, len(accesses))
+        planned.append(Range(key, stream.name, place, first, last, stream.subjects, stream.excluding))
     return Task(tuple(accesses), tuple(planned))
 
 
