@@ -1,0 +1,1 @@
+select set_config('tenantry.tenant', '*', true)
