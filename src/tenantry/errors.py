@@ -27,9 +27,9 @@ TenantryError                what happened, to whom, and what to do next
 │   ├── TenantConflict       it cannot be done in the tenant's present state
 │   ├── BudgetExceeded       the cluster has no room for it; says what would fit
 │   └── ProvisioningFailed   the servers do not have it yet; it is tried again
+├── TableMismatch            a pipeline gives rows that its table cannot take
 ├── DocumentError            a document of a projection cannot be written
-│   ├── TableMismatch            a pipeline gives rows that its table cannot take
-├── DocumentConflict     somebody else has changed it
+│   ├── DocumentConflict     somebody else has changed it
 │   └── DocumentRefused      PostgreSQL does not take what is in it
 ├── AccountInvalid           a folder of the accounts directory, or a static account, cannot be used
 ├── AccessError              who asks, and what for
