@@ -10,7 +10,20 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from tenantry.api import audit, channels, credentials, drift, health, hooks, keys, moves, plans, schemas, tenants
+from tenantry.api import (
+    audit,
+    channels,
+    credentials,
+    drift,
+    health,
+    hooks,
+    keys,
+    moves,
+    plans,
+    projections,
+    schemas,
+    tenants,
+)
 from tenantry.api.access import Doorkeeper
 from tenantry.api.callers import Callers
 from tenantry.api.deliveries import Deliveries
@@ -25,13 +38,14 @@ from tenantry.api.tokens import Tokens
 from tenantry.config import Settings
 from tenantry.ingest.intake import Intake, open_intake
 from tenantry.ingest.publishers import Publishers
+from tenantry.pipelines.documents import Documents
 from tenantry.postgres.pool import Pool
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.api_keys import ApiKeys
 from tenantry.tenants.roster import Roster
 
 DESCRIPTION = """\
-Tenants of a Tenantry platform, their channels, credentials and plans, and their events.
+Tenants of a Tenantry platform, their channels, credentials and plans, their events, and the documents made of them.
 
 Every error is a problem document (RFC 9457). What belongs to a tenant that the caller may not see is answered as if it
 did not exist. 202 says that a change is recorded and completed by itself.
@@ -84,6 +98,7 @@ def build_app(
     app.state.keys = keys
     app.state.doorkeeper = doorkeeper
     app.state.moves = background
+    app.state.documents = Documents(administration.pool)
     app.state.checks = Checks(administration)
     app.state.hook = ProvisioningHook.from_settings(settings, Deliveries(str(administration.pool.conninfo)))
     for router in _ROUTERS:
@@ -100,6 +115,7 @@ _ROUTERS = (
     moves.router,
     credentials.router,
     schemas.router,
+    projections.router,
     plans.router,
     keys.router,
     audit.router,

@@ -18,6 +18,7 @@ SCOPES: Final = {
     "events:write": "send events",
     "schemas:read": "see the schemas of a tenant's events",
     "schemas:write": "set and delete the schemas of a tenant's events",
+    "documents:read": "read the documents that projections keep of a tenant",
     "plans:read": "see plans",
     "plans:write": "create, change and delete plans",
     "keys:write": "see, create and revoke API keys, with no more scopes than one has",
@@ -25,7 +26,15 @@ SCOPES: Final = {
     EVERYTHING: "all of these",
 }
 TENANT_SCOPES: Final = frozenset(
-    {"tenants:read", "credentials:read", "credentials:write", "events:write", "schemas:read", "schemas:write"}
+    {
+        "tenants:read",
+        "credentials:read",
+        "credentials:write",
+        "events:write",
+        "schemas:read",
+        "schemas:write",
+        "documents:read",
+    }
 )
 """What somebody who is bound to a tenant can do at all, and then to that tenant only."""
 

@@ -1,0 +1,1 @@
+set local role tenantry_reader
