@@ -10,17 +10,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.application import PipelineEvent
 from tenantry.errors import DocumentConflict
 from tenantry.pipelines import fold_store
 from tenantry.pipelines.folding import FOLDED, FOLDED_DDL, Folding
+from tenantry.pipelines.task_database import transact
+from tenantry.testing import TestPlatform
 from tests.pipelines.conftest import TENANTS
 from tests.pipelines.doomed import fold_until
 from tests.pipelines.place import SIZE, Place, Sent, append, plain_fold
@@ -392,6 +397,29 @@ def test_a_lost_connection_is_replaced_and_the_transaction_done_again_as_a_whole
     assert lost == [1, 1, 1]
     assert place.documents("acme") == place.documents("globex") == plain_fold(numbered(3))
     assert [row["events"] for row in place.usage()] == [3, 3]
+
+
+def test_a_task_waits_for_a_database_that_lets_nobody_in(place: Place, platform: TestPlatform) -> None:
+    place.open_lanes("acme")
+    place.fold(numbered(1))
+    database = str(conninfo_to_dict(place.url)["dbname"])
+    name = sql.Identifier(database)
+    permit = sql.SQL("alter database {} with allow_connections {}")
+    with psycopg.connect(platform.postgres.address("postgres", "postgres"), autocommit=True) as admin:
+        admin.execute(permit.format(name, sql.SQL("false")))
+        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [database])
+        with ThreadPoolExecutor() as threads:
+            task = threads.submit(place.fold, numbered(3))
+            with pytest.raises(TimeoutError):
+                task.result(1)
+            admin.execute(permit.format(name, sql.SQL("true")))
+            task.result()
+    assert place.documents() == plain_fold(numbered(3))
+
+
+def test_a_database_that_stays_away_fails_the_task_when_patience_ends() -> None:
+    with pytest.raises(psycopg.OperationalError, match="refused"):
+        transact("postgresql://127.0.0.1:1/nowhere", lambda connection: None, patience=0.2)
 
 
 def test_a_task_uses_the_connection_that_the_one_before_it_has_left(place: Place) -> None:

@@ -27,12 +27,14 @@ _idle: Final[dict[str, list[TaskConnection]]] = {}
 
 def transact(url: str, work: Callable[[TaskConnection], _Result], patience: float = PATIENCE) -> _Result:
     """Do the work in a transaction, and all of it again, in another one, if the database went away meanwhile."""
-    deadline = time.monotonic() + patience
+    # The work may take long by itself; patience is for the time since it failed.
+    deadline: float | None = None
     pause = SHORTEST_PAUSE
     while True:
         try:
             return _once(url, work)
         except psycopg.OperationalError as problem:
+            deadline = deadline or time.monotonic() + patience
             if is_about_data(problem) or time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)
