@@ -68,6 +68,7 @@ class Options:
     spark_config: Annotated[str | None, _about("spark_config")] = None
     checkpoints: Annotated[str | None, _about("checkpoints")] = None
     pipeline_batch: Annotated[int | None, _about("pipeline_batch")] = None
+    projection_batch: Annotated[int | None, _about("projection_batch")] = None
     table_seconds: Annotated[float | None, _about("table_seconds")] = None
     pipeline_restart_seconds: Annotated[float | None, _about("pipeline_restart_seconds")] = None
     java_home: Annotated[str | None, _about("java_home")] = None

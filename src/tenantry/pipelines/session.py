@@ -1,30 +1,104 @@
-"""A Spark session on this machine, on the Java that is found."""
+"""The Spark session: on this machine on the Java that is found, or on a cluster, by configuration alone."""
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
+import zipfile
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from tenantry.embedded.java import find_java, spark_environment
+from tenantry.errors import ConfigError
+
+SHIPPED: Final = ("nats_bulk", "pyspark_nats", "tenantry")
+"""Packages that executors elsewhere get from us. What these import must be installed there."""
+
+FOR_MANY_SMALL_BATCHES: Final = {
+    # Queries of tenants that have one to themselves, and of each pipeline, get their turns at the cores.
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Spark would keep each query's last hundred reports, and log a line for every one.
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+    "spark.cleaner.referenceTracking.cleanCheckpoints": "false",
+    # What fails is told by the supervisor, with its cause first, and parked lanes are no errors of Spark's.
+    "spark.log.level": "OFF",
+}
+
+
+def open_session(
+    name: str,
+    folder: Path,
+    *,
+    master: str = "local[*]",
+    java: Path | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session for pipelines; `folder` keeps what Spark writes. One process has one session."""
+    if master.startswith("sc://"):
+        raise ConfigError(
+            "expected spark_master to be local[*], spark://… or k8s://…, got an address of Spark Connect: pipelines "
+            "plan and commit their batches in the driver's process, which with Connect is somebody else's"
+        )
+    is_local = master.startswith("local")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    settings = FOR_MANY_SMALL_BATCHES | {"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)} | dict(config or {})
+    session = _session(name, folder, master, settings, java, is_local=is_local)
+    if not is_local:
+        session.sparkContext.addPyFile(pack_packages(folder))
+    return session
 
 
 def local_session(
     name: str, folder: Path, *, cores: int | None = None, config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start Spark inside this process; `folder` keeps what it writes. One process has one session."""
-    os.environ.update(spark_environment(find_java(), folder))
+    """A plain session inside this process."""
+    return _session(name, folder, f"local[{cores or '*'}]", config or {}, None, is_local=True)
+
+
+def _session(
+    name: str, folder: Path, master: str, config: Mapping[str, str], java: Path | None, *, is_local: bool
+) -> SparkSession:
+    environment = spark_environment(find_java(java), folder)
+    if not is_local:
+        # Executors elsewhere must be able to reach the driver.
+        environment.pop("SPARK_LOCAL_IP")
+    os.environ.update(environment)
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(folder / "spark"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
-        **(config or {}),
+        **config,
     }
-    builder = SparkSession.builder.appName(name).master(f"local[{cores or '*'}]")
+    builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def pack_packages(folder: Path) -> str:
+    """Our packages in an archive, for executors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = Path(tempfile.mkdtemp(dir=folder)) / "tenantry-packages.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for package in SHIPPED:
+            spec = find_spec(package)
+            assert spec is not None
+            root = Path(str(spec.origin)).parent
+            for file in sorted(root.rglob("*")):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    packed.write(file, Path(package) / file.relative_to(root))
+    return str(archive)

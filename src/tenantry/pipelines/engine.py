@@ -1,0 +1,131 @@
+"""The engine: Spark's session, and on it every pipeline of the application, and the warehouse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from psycopg_pool import ConnectionPool
+from pyspark.sql import SparkSession
+
+from tenantry.application import WAREHOUSE, Tenantry
+from tenantry.config import Settings
+from tenantry.event import EVERY_TYPE, type_expression
+from tenantry.nats.keys import Key
+from tenantry.pipelines.assignment import Assignment
+from tenantry.pipelines.batch import Batch
+from tenantry.pipelines.lake import Lake
+from tenantry.pipelines.lane_reader import LaneReader
+from tenantry.pipelines.pipeline import AS_FAST_AS_IT_CAN, RunningPipeline
+from tenantry.pipelines.progress import Database, Progress
+from tenantry.pipelines.projecting import Projecting
+from tenantry.pipelines.read_access import ReadAccess
+from tenantry.pipelines.switchboard import Switchboard
+from tenantry.pipelines.tables import Tables
+from tenantry.pipelines.transforming import Transforming
+from tenantry.pipelines.warehouse import Warehouse
+from tenantry.tenants.lanes import Lanes
+from tenantry.tenants.roster import Roster
+
+CONNECTIONS: Final = 8
+
+
+class Engine:
+    """Everything but the decision to run. Blocking; its queries have threads of their own."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        application: Tenantry | None,
+        *,
+        roster: Roster,
+        lanes: Lanes,
+        platform_key: Key | None,
+        database_url: str,
+        refresh_roster: Callable[[], None],
+        folder: Path,
+    ) -> None:
+        self.spark = spark
+        self.settings = settings
+        self.application = application
+        self.roster = roster
+        self.database_url = database_url
+        self.database = _connect(database_url)
+        self.tables = Tables(lake_of(settings, folder), self.database)
+        self.switchboard = Switchboard()
+        self.reader = LaneReader(spark, self.switchboard)
+        self.access = ReadAccess(lanes, settings, platform_key)
+        self._refresh_roster = refresh_roster
+        self._checkpoints = settings.checkpoints or str(folder / "checkpoints")
+        self.pipelines: dict[str, RunningPipeline] = {each.name: each for each in self._make()}
+
+    def keep(self) -> None:
+        for pipeline in self.pipelines.values():
+            pipeline.keep()
+
+    def close(self) -> None:
+        for pipeline in self.pipelines.values():
+            pipeline.stop()
+        self.switchboard.close()
+        self.tables.close()
+        self.database.close()
+
+    def assign(self, name: str, channel: str | None, *, may_be_dedicated: bool = True) -> Assignment:
+        progress = Progress(self.database, name)
+        return Assignment(progress, self.roster, self.access, channel=channel, may_be_dedicated=may_be_dedicated)
+
+    def _make(self) -> list[RunningPipeline]:
+        every = f"{round(self.settings.table_seconds * 1000)} milliseconds"
+        assignment = self.assign(WAREHOUSE, None)
+        warehouse = Warehouse(WAREHOUSE, self.tables, assignment, self.database_url)
+        made = [self._run(assignment, warehouse, (EVERY_TYPE,), every, self.settings.pipeline_batch)]
+        if self.application is None:
+            return made
+        for pipeline in self.application.pipelines.values():
+            assignment = self.assign(pipeline.name, pipeline.channel, may_be_dedicated=not pipeline.stateful)
+            transforming = Transforming(pipeline, self.tables, assignment)
+            made.append(self._run(assignment, transforming, pipeline.types, every, self.settings.pipeline_batch))
+        for projection in self.application.projections.values():
+            assignment = self.assign(projection.name, projection.channel)
+            projecting = Projecting(projection, assignment, self.database_url)
+            most = self.settings.projection_batch
+            made.append(self._run(assignment, projecting, projection.types, AS_FAST_AS_IT_CAN, most))
+        return made
+
+    def _run(
+        self, assignment: Assignment, handle: Callable[[Batch], None], types: tuple[str, ...], every: str, most: int
+    ) -> RunningPipeline:
+        return RunningPipeline(
+            assignment,
+            handle,
+            self.reader,
+            self.roster,
+            self._refresh_roster,
+            types=None if EVERY_TYPE in types else type_expression(types),
+            every=every,
+            most=most,
+            checkpoints=self._checkpoints,
+            first_pause=self.settings.pipeline_restart_seconds,
+        )
+
+
+def lake_of(settings: Settings, folder: Path) -> Lake:
+    """Where tables are kept; `folder` is that of the pipelines in the data directory."""
+    options = settings.lake_options.get_secret_value() if settings.lake_options else "{}"
+    return Lake(settings.lake or str(folder / "lake"), msgspec.json.decode(options, type=dict[str, str]))
+
+
+def _connect(url: str) -> Database:
+    pool: ConnectionPool[Any] = ConnectionPool(
+        url,
+        min_size=1,
+        max_size=CONNECTIONS,
+        open=True,
+        timeout=30,
+        kwargs={"application_name": "tenantry-pipelines", "autocommit": True},
+        check=ConnectionPool.check_connection,
+    )
+    return pool

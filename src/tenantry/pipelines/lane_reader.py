@@ -1,0 +1,60 @@
+"""Reads lanes with Spark: as a stream without an end, or from one sequence to another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_nats import Stream
+from tenantry.pipelines.catalog import ADDRESS, QUERY
+from tenantry.pipelines.offset_log import Ranges
+from tenantry.pipelines.switchboard import Answer, Switchboard
+
+CATALOG: Final = "tenantry.pipelines.catalog:Catalog"
+
+
+class LaneReader:
+    def __init__(self, spark: SparkSession, switchboard: Switchboard) -> None:
+        self.spark = spark
+        self._switchboard = switchboard
+
+    def stream(self, query: str, answer: Answer, *, most: int) -> DataFrame:
+        """What a query is answered to read, as messages, at most so many in a batch."""
+        self._switchboard.connect(query, answer)
+        return self.spark.readStream.format("nats").options(**self._options(query), maxOffsetsPerTrigger=most).load()
+
+    @contextmanager
+    def read(self, streams: Sequence[Stream], ranges: Ranges) -> Iterator[DataFrame]:
+        """The messages of ranges, as they are now; what is gone of them is left out."""
+        query = str(uuid4())
+        wanted = [replace(stream, start=None) for stream in streams if stream.key in ranges]
+        self._switchboard.connect(query, lambda: wanted)
+        try:
+            yield (
+                self.spark.read.format("nats")
+                .options(**self._options(query))
+                .option("startingOffsets", json.dumps({stream.key: ranges[stream.key][0] for stream in wanted}))
+                .option("endingOffsets", json.dumps({stream.key: ranges[stream.key][1] + 1 for stream in wanted}))
+                .load()
+            )
+        finally:
+            self._switchboard.disconnect(query)
+
+    def forget(self, query: str) -> None:
+        self._switchboard.disconnect(query)
+
+    def _options(self, query: str) -> dict[str, str]:
+        return {
+            "catalog": CATALOG,
+            ADDRESS: self._switchboard.address,
+            QUERY: query,
+            # A tenant whose events have expired before they were read must not stop the others.
+            "failOnDataLoss": "false",
+            "drainUnlisted": "false",
+        }

@@ -1,0 +1,10 @@
+-- A tenant that was erased meanwhile has no lanes.
+insert into tenantry.pipeline_lanes (pipeline, tenant_id, channel, sequence, epoch, query, place)
+select %(pipeline)s, l.*
+from unnest(
+    %(tenants)s::text[], %(channels)s::text[], %(sequences)s::bigint[], %(epochs)s::integer[], %(queries)s::text[],
+    %(places)s::text[]
+) as l (tenant_id, channel, sequence, epoch, query, place)
+where exists (select from tenantry.tenants t where t.id = l.tenant_id)
+on conflict (pipeline, tenant_id, channel) do update
+set sequence = excluded.sequence, epoch = excluded.epoch, query = excluded.query, place = excluded.place, updated_at = now()

@@ -1,0 +1,190 @@
+"""The tables of all tenants, as the driver commits to them: each batch once, whoever repeats it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.schema import Schema
+from deltalake.transaction import AddAction
+
+from tenantry.errors import TableMismatch
+from tenantry.pipelines.lake import Lake
+from tenantry.pipelines.progress import Database
+from tenantry.postgres.queries import SqlFolder
+from tenantry.telemetry import signal
+from tenantry.tenants.tenant import Tenant
+
+COMMITTED = signal(
+    "pipelines.table_committed",
+    "Rows were added to a table.",
+    "tenant",
+    "table",
+    "rows",
+    "version",
+    level="debug",
+)
+
+ATTEMPTS: Final = 5
+COMMITS_AT_ONCE: Final = 4
+SETTINGS: Final = {"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 7 days"}
+
+_sql = SqlFolder("tenantry.pipelines")
+
+
+class Mark(NamedTuple):
+    """What a commit says of itself, so that it is not made twice: the greatest version wins."""
+
+    application: str
+    version: int
+
+
+class File(NamedTuple):
+    """A file that a task has written."""
+
+    name: str
+    size: int
+    rows: int
+    statistics: str
+
+
+class Tables:
+    """May be used from any thread; a table is committed to by one at a time."""
+
+    def __init__(self, lake: Lake, database: Database) -> None:
+        self.lake = lake
+        self._database = database
+        self._open: dict[str, DeltaTable] = {}
+        self._claimed: dict[str, Any] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._committers = ThreadPoolExecutor(COMMITS_AT_ONCE, "commit")
+
+    def claim(self, wanted: Iterable[tuple[Tenant, str]]) -> dict[tuple[str, str], str]:
+        """The locations of tables, by tenant and table; what is left there of a tenant of the same name goes first."""
+        pairs = list(wanted)
+        locations = {(tenant.id, table): self.lake.location(tenant, table) for tenant, table in pairs}
+        fresh = [
+            (locations[tenant.id, table], tenant, table)
+            for tenant, table in pairs
+            if self._claimed.get(locations[tenant.id, table]) != tenant.uid
+        ]
+        if fresh:
+            self._claim(fresh)
+        return locations
+
+    def _claim(self, fresh: list[tuple[str, Tenant, str]]) -> None:
+        owners = {location: tenant.uid for location, tenant, _ in fresh}
+        with self._database.connection() as connection:
+            others = connection.execute(
+                _sql.text("claim_tables"),
+                {
+                    "locations": list(owners),
+                    "tenants": [tenant.id for _, tenant, _ in fresh],
+                    "uids": list(owners.values()),
+                    "names": [table for _, _, table in fresh],
+                },
+            ).fetchall()
+            for (location,) in others:
+                self._open.pop(location, None)
+                self.lake.erase(location)
+                connection.execute(_sql.text("take_over_table"), {"location": location, "uid": owners[location]})
+        self._claimed |= owners
+
+    def version_of(self, location: str, application: str) -> int:
+        """The last version that was committed under this name; nought if none was."""
+        with self._locked(location):
+            table = self._find(location)
+            return (table.transaction_version(application) or 0) if table else 0
+
+    def versions_of(self, wanted: Mapping[str, str]) -> dict[str, int]:
+        """By location, for many tables at once."""
+        found = self._committers.map(self.version_of, wanted.keys(), wanted.values())
+        return dict(zip(wanted, found, strict=True))
+
+    def commit_all(self, commits: Iterable[tuple[str, pa.Schema, list[File], Mark]]) -> None:
+        """Each table by itself; the first that fails is raised when all are through."""
+        waiting = [self._committers.submit(self.commit, *commit) for commit in commits]
+        problems = [problem for each in waiting if (problem := each.exception())]
+        if problems:
+            raise problems[0]
+
+    def commit(self, location: str, schema: pa.Schema, files: list[File], mark: Mark) -> None:
+        """Add files to a table, and make the table if there is none."""
+        with self._locked(location):
+            for attempt in range(ATTEMPTS):
+                table = self._find(location) or self._create(location, schema)
+                if (table.transaction_version(mark.application) or 0) >= mark.version:
+                    return
+                _widen(table, schema)
+                try:
+                    table.create_write_transaction(
+                        [_addition(file) for file in files],
+                        "append",
+                        table.schema(),
+                        commit_properties=CommitProperties(app_transactions=[Transaction(*mark)]),
+                    )
+                except CommitFailedError:
+                    # Somebody else was first: maintenance, or another driver that does not know yet that it has ended.
+                    self._open.pop(location, None)
+                    if attempt == ATTEMPTS - 1:
+                        raise
+                    continue
+                table.update_incremental()
+                return
+
+    def open(self, location: str) -> DeltaTable | None:
+        """A table as it is now, for somebody to work with by himself."""
+        try:
+            return DeltaTable(location, storage_options=self.lake.storage_options(location))
+        except TableNotFoundError:
+            return None
+
+    def close(self) -> None:
+        self._committers.shutdown()
+
+    def _find(self, location: str) -> DeltaTable | None:
+        table = self._open.get(location)
+        if table is None and (table := self.open(location)):
+            self._open[location] = table
+        return table
+
+    def _create(self, location: str, schema: pa.Schema) -> DeltaTable:
+        table = DeltaTable.create(
+            location,
+            Schema.from_arrow(schema),
+            mode="ignore",
+            configuration=SETTINGS,
+            storage_options=self.lake.storage_options(location),
+        )
+        self._open[location] = table
+        return table
+
+    def _locked(self, location: str) -> threading.Lock:
+        with self._lock:
+            return self._locks.setdefault(location, threading.Lock())
+
+
+def _addition(file: File) -> AddAction:
+    return AddAction(file.name, file.size, {}, int(time.time() * 1000), True, file.statistics)
+
+
+def _widen(table: DeltaTable, schema: pa.Schema) -> None:
+    """Columns that rows have and the table has not are added; those of another type cannot be."""
+    wanted = {field.name: field for field in Schema.from_arrow(schema).fields}
+    known = {field.name: field for field in table.schema().fields}
+    for name, field in wanted.items():
+        if name in known and known[name].type != field.type:
+            raise TableMismatch(
+                f"column {name} of the table {table.table_uri} is {known[name].type}, and the pipeline now gives "
+                f"{field.type}; give the column another name, or the pipeline another table"
+            )
+    if fresh := [field for name, field in wanted.items() if name not in known]:
+        table.alter.add_columns(fresh)
+        table.update_incremental()
