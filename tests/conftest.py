@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +20,12 @@ from tenantry.nats.connections import Broker
 from tenantry.tenants.administration import Administration
 from tenantry.testing import TestPlatform
 from tests.own_server import OwnServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# These JVMs live for seconds: a compiler and a collector that begin at once are worth more than fast ones.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 FOLDER_VARIABLE = "SERVERS_UNDER_TEST"
 
@@ -124,3 +131,13 @@ def signals() -> Iterator[list[tuple[str, dict[str, object]]]]:
     end = telemetry.subscribe(lambda signal, fields: seen.append((signal.name, dict(fields))))
     yield seen
     end()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Started once per worker, and shared by its tests."""
+    from tenantry.pipelines.session import open_session
+
+    session = open_session("tests", tmp_path_factory.mktemp("spark"), master="local[2]")
+    yield session
+    session.stop()

@@ -12,7 +12,7 @@ _PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 
 
 class SubjectFilter:
-    """Patterns with NATS wildcards: `*` is one token, `>` one or more at the end. No pattern at all wants everything."""
+    """Patterns with NATS wildcards: `*` is one token, `>` one or more at the end. Without patterns it takes all."""
 
     def __init__(self, patterns: Iterable[str], excluding: Iterable[str] = ()) -> None:
         self._wanted = _one_of(patterns)

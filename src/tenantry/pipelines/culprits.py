@@ -1,4 +1,4 @@
-"""Finds whose events a pipeline's function fails on, when it fails on a batch: by halves, so that it takes few tries."""
+"""Finds whose events a pipeline fails on, when it fails on a batch: by halves, so that it takes few tries."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Transforming:
         try:
             seen = _count(messages)
             if seen:
-                self._write(batch, events_of(messages), seen, locations)
+                self._write(batch, messages, seen, locations)
             self._pass(batch)
         finally:
             messages.unpersist()
@@ -66,28 +66,28 @@ class Transforming:
     def _write(
         self,
         batch: Batch,
-        events: DataFrame,
+        messages: DataFrame,
         seen: Mapping[LaneName, Done],
         locations: Mapping[tuple[str, str], str],
     ) -> None:
         writing = Writing(self._pipeline, self._tables, locations)
-        tried = try_lanes(events, list(seen), writing)
+        tried = try_lanes(messages, list(seen), writing)
         written = [row for rows in tried.results for row in rows]
         self._commit(batch, writing.schema, written, {lane: seen[lane] for lane in seen if lane not in tried.failed})
         for lane, problem in tried.failed.items():
-            self._park(batch, lane, events, seen[lane], writing, problem)
+            self._park(batch, lane, messages, seen[lane], writing, problem)
 
     def _park(
         self,
         batch: Batch,
         lane: LaneName,
-        events: DataFrame,
+        messages: DataFrame,
         seen: Done,
         writing: Writing,
         problem: Exception,
     ) -> None:
         """A lane goes as far as it can."""
-        own = events.where(F.col("lane") == str(lane))
+        own = messages.where(F.col("lane") == str(lane))
         if not writing.fails(own):
             # Its function takes these events; that its rows cannot be stored is not the lane's fault.
             raise problem
@@ -140,15 +140,15 @@ class Writing:
         self._writer = FileWriter(tables.lake, locations, TABLE_COLUMN, (TABLE_COLUMN,))
         self.schema: pa.Schema | None = None
 
-    def __call__(self, events: DataFrame) -> list[Written]:
-        rows = apply(self._pipeline, events)
+    def __call__(self, messages: DataFrame) -> list[Written]:
+        rows = apply(self._pipeline, events_of(messages))
         self.schema = to_arrow_schema(rows.schema, timezone="UTC")
         named = rows.withColumn(TABLE_COLUMN, F.lit(self._pipeline.table))
         return [row.asDict() for row in named.mapInArrow(self._writer, WRITTEN_DDL).collect()]
 
-    def fails(self, events: DataFrame) -> bool:
+    def fails(self, messages: DataFrame) -> bool:
         try:
-            apply(self._pipeline, events).write.format("noop").mode("overwrite").save()
+            apply(self._pipeline, events_of(messages)).write.format("noop").mode("overwrite").save()
         except AnalysisException:
             raise
         except Exception:
