@@ -62,6 +62,7 @@ class Assignment:
         self._states: dict[LaneName, LaneState] = progress.load()
         self._refreshed_at = time.monotonic()
         self._running: set[str] = set()
+        self._answers: dict[str, list[Stream]] = {}
 
     # -- what queries ask -------------------------------------------------------------------------------------------
 
@@ -89,7 +90,13 @@ class Assignment:
             found += [self._pool(stream, members) for stream, members in pools.items()]
             if changed:
                 self.progress.put(changed)
+            self._answers[query] = found
             return found
+
+    def streams_planned(self, query: str) -> list[Stream]:
+        """What the query reads in the batch that it has planned last."""
+        with self._lock:
+            return self._answers.get(query, [])
 
     def started(self, query: str) -> None:
         with self._lock:

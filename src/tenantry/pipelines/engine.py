@@ -15,13 +15,13 @@ from tenantry.config import Settings
 from tenantry.event import EVERY_TYPE, type_expression
 from tenantry.nats.keys import Key
 from tenantry.pipelines.assignment import Assignment
-from tenantry.pipelines.batch import Batch
 from tenantry.pipelines.lake import Lake
 from tenantry.pipelines.lane_reader import LaneReader
-from tenantry.pipelines.pipeline import AS_FAST_AS_IT_CAN, RunningPipeline
 from tenantry.pipelines.progress import Database, Progress
 from tenantry.pipelines.projecting import Projecting
+from tenantry.pipelines.queries import AS_FAST_AS_IT_CAN, BatchPipeline, Course, PipelineQueries
 from tenantry.pipelines.read_access import ReadAccess
+from tenantry.pipelines.stateful import StatefulPipeline
 from tenantry.pipelines.switchboard import Switchboard
 from tenantry.pipelines.tables import Tables
 from tenantry.pipelines.transforming import Transforming
@@ -60,7 +60,7 @@ class Engine:
         self.access = ReadAccess(lanes, settings, platform_key)
         self._refresh_roster = refresh_roster
         self._checkpoints = settings.checkpoints or str(folder / "checkpoints")
-        self.pipelines: dict[str, RunningPipeline] = {each.name: each for each in self._make()}
+        self.pipelines: dict[str, PipelineQueries] = {each.name: each for each in self._make()}
 
     def keep(self) -> None:
         for pipeline in self.pipelines.values():
@@ -77,30 +77,30 @@ class Engine:
         progress = Progress(self.database, name)
         return Assignment(progress, self.roster, self.access, channel=channel, may_be_dedicated=may_be_dedicated)
 
-    def _make(self) -> list[RunningPipeline]:
-        every = f"{round(self.settings.table_seconds * 1000)} milliseconds"
+    def _make(self) -> list[PipelineQueries]:
+        settings = self.settings
+        every = f"{round(settings.table_seconds * 1000)} milliseconds"
         assignment = self.assign(WAREHOUSE, None)
         warehouse = Warehouse(WAREHOUSE, self.tables, assignment, self.database_url)
-        made = [self._run(assignment, warehouse, (EVERY_TYPE,), every, self.settings.pipeline_batch)]
+        course = self._course((EVERY_TYPE,), every, settings.pipeline_batch)
+        made: list[PipelineQueries] = [BatchPipeline(assignment, warehouse, course)]
         if self.application is None:
             return made
         for pipeline in self.application.pipelines.values():
             assignment = self.assign(pipeline.name, pipeline.channel, may_be_dedicated=not pipeline.stateful)
-            transforming = Transforming(pipeline, self.tables, assignment)
-            made.append(self._run(assignment, transforming, pipeline.types, every, self.settings.pipeline_batch))
+            course = self._course(pipeline.types, every, settings.pipeline_batch)
+            if pipeline.stateful:
+                made.append(StatefulPipeline(assignment, pipeline, self.tables, course))
+            else:
+                made.append(BatchPipeline(assignment, Transforming(pipeline, self.tables, assignment), course))
         for projection in self.application.projections.values():
             assignment = self.assign(projection.name, projection.channel)
-            projecting = Projecting(projection, assignment, self.database_url)
-            most = self.settings.projection_batch
-            made.append(self._run(assignment, projecting, projection.types, AS_FAST_AS_IT_CAN, most))
+            course = self._course(projection.types, AS_FAST_AS_IT_CAN, settings.projection_batch)
+            made.append(BatchPipeline(assignment, Projecting(projection, assignment, self.database_url), course))
         return made
 
-    def _run(
-        self, assignment: Assignment, handle: Callable[[Batch], None], types: tuple[str, ...], every: str, most: int
-    ) -> RunningPipeline:
-        return RunningPipeline(
-            assignment,
-            handle,
+    def _course(self, types: tuple[str, ...], every: str, most: int) -> Course:
+        return Course(
             self.reader,
             self.roster,
             self._refresh_roster,

@@ -6,56 +6,90 @@ handed from one query to another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantry.application import Pipeline
-from tenantry.pipelines.assignment import Assignment
-from tenantry.pipelines.keys import LaneName
+from tenantry.pipelines.assignment import SHARED, Assignment
+from tenantry.pipelines.culprits import find_sequence, try_lanes
+from tenantry.pipelines.events import events_of, read_messages
+from tenantry.pipelines.keys import LaneName, lane_of
+from tenantry.pipelines.offset_log import OffsetLog, Ranges
 from tenantry.pipelines.progress import Done
+from tenantry.pipelines.queries import Course, PipelineQueries
+from tenantry.pipelines.spark_errors import find_cause
 from tenantry.pipelines.table_files import WRITTEN_DDL, FileWriter
 from tenantry.pipelines.tables import File, Mark, Tables
-from tenantry.pipelines.transforming import TABLE_COLUMN
-from tenantry.tenants.tenant import Tenant
+from tenantry.pipelines.transforming import TABLE_COLUMN, Writing, apply
 
 
-class StatefulTables:
-    """Takes the rows of each batch, as the streaming query gives them."""
-
-    def __init__(self, pipeline: Pipeline, tables: Tables, assignment: Assignment) -> None:
+class StatefulPipeline(PipelineQueries):
+    def __init__(self, assignment: Assignment, pipeline: Pipeline, tables: Tables, course: Course) -> None:
+        super().__init__(assignment, course)
         self._pipeline = pipeline
         self._tables = tables
-        self._assignment = assignment
 
-    def __call__(
-        self, rows: DataFrame, number: int, query: str, ends: Mapping[LaneName, int], tenants: Mapping[str, Tenant]
-    ) -> None:
-        """`ends` says how far each lane was read; `query` is Spark's own id, another one for each new checkpoint."""
-        locations = self._tables.claim((tenant, self._pipeline.table) for tenant in tenants.values())
-        schema = to_arrow_schema(rows.schema, timezone="UTC")
+    def _frame(self, messages: DataFrame) -> DataFrame:
+        return apply(self._pipeline, events_of(messages))
+
+    def _handle_batch(self, frame: DataFrame, number: int, ranges: Ranges) -> None:
+        """Also without new events: time that has passed may have finished a window."""
+        table = self._pipeline.table
+        locations = self._tables.claim((tenant, table) for tenant in self._course.roster)
         writer = FileWriter(self._tables.lake, locations, TABLE_COLUMN, (TABLE_COLUMN,))
-        named = rows.withColumn(TABLE_COLUMN, F.lit(self._pipeline.table))
-        written = named.mapInArrow(writer, WRITTEN_DDL).collect()
+        rows = frame.withColumn(TABLE_COLUMN, F.lit(table))
+        written = [row.asDict() for row in rows.mapInArrow(writer, WRITTEN_DDL).collect()]
         files: dict[str, list[File]] = {}
-        stored: dict[str, Done] = {}
         for row in written:
-            files.setdefault(row.tenant, []).append(File(row.file, row.size, row.rows, row.statistics))
-            before = stored.get(row.tenant, Done(0))
-            stored[row.tenant] = Done(
-                0,
-                before.events + row.rows,
-                before.bytes + row.bytes,
-                before.stored + row.size,
-                before.seconds + row.seconds,
-            )
-        # Versions are counted from one, for nought is what a table says that knows of none.
-        mark = Mark(f"{self._pipeline.name}/{query}", number + 1)
-        self._tables.commit_all(
-            (locations[tenant, self._pipeline.table], schema, added, mark) for tenant, added in files.items()
-        )
-        self._assignment.advanced(
-            {lane: stored.get(lane.tenant, Done(0))._replace(sequence=last) for lane, last in ends.items()}
-        )
+            file = File(row["file"], row["size"], row["rows"], row["statistics"])
+            files.setdefault(row["tenant"], []).append(file)
+        # Spark's own id of the query is another one with each new checkpoint, where batches are counted anew. Versions
+        # are counted from one, for nought is what a table says that knows of none.
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        mark = Mark(f"{self.name}/{query}", number + 1)
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        self._tables.commit_all((locations[tenant, table], schema, added, mark) for tenant, added in files.items())
+        self.assignment.advanced(self._done(ranges, written))
+
+    def _done(self, ranges: Ranges, written: list[dict[str, Any]]) -> dict[LaneName, Done]:
+        ends = {lane: last for key, (_, last) in ranges.items() if (lane := lane_of(key))} | self._pool_ends(ranges)
+        done = {lane: Done(last) for lane, last in ends.items()}
+        for row in written:
+            lane = LaneName(row["tenant"], self._pipeline.channel)
+            if before := done.get(lane):
+                done[lane] = Done(
+                    before.sequence,
+                    before.events + row["rows"],
+                    before.bytes + row["bytes"],
+                    before.stored + row["size"],
+                    before.seconds + row["seconds"],
+                )
+        return done
+
+    def _pool_ends(self, ranges: Ranges) -> dict[LaneName, int]:
+        """How far the lanes of shared streams were read, which the rows do not tell."""
+        pools = {key: span for key, span in ranges.items() if lane_of(key) is None}
+        if not pools:
+            return {}
+        with self._course.reader.read(self.assignment.streams_planned(SHARED), pools) as messages:
+            ends = read_messages(messages).groupBy("tenant", "channel").agg(F.max("sequence").alias("last")).collect()
+        known = set(self.assignment.lanes_in(pools))
+        return {lane: row.last for row in ends if (lane := LaneName(row.tenant, row.channel)) in known}
+
+    def _recover(self, query: str) -> None:
+        """Park the lanes that the batch failed on, as far as it fails without the state that there was before."""
+        ranges = OffsetLog(self._course.reader.spark, self._checkpoint(query)).unfinished()
+        with self._course.reader.read(self.assignment.streams_planned(query), ranges) as raw:
+            messages = read_messages(raw, self._course.types).where(F.col("problem").isNull())
+            spans = messages.groupBy("tenant", "channel").agg(F.min("sequence"), F.max("sequence")).collect()
+            lanes = {LaneName(row[0], row[1]): (row[2], row[3]) for row in spans}
+            writing = Writing(self._pipeline, self._tables, {})
+            tried = try_lanes(messages, list(lanes), writing.run)
+            for lane, problem in tried.failed.items():
+                own = messages.where(F.col("lane") == str(lane))
+                culprit = find_sequence(own, *lanes[lane], writing.fails)
+                cause = find_cause(problem)
+                self.assignment.parked(lane, culprit, cause.reason, cause.traceback)
