@@ -43,7 +43,8 @@ class Lake:
     def erase(self, location: str) -> None:
         """All that is there, whether a table knows of it or not; the tenant's own folder goes with the last table."""
         if not is_local(location):
-            self.filesystem(location).delete_dir_contents("", accept_root_dir=True, missing_dir_ok=True)
+            place, _, table = location.rpartition("/")
+            self.filesystem(place).delete_dir(table)
             return
         folder = Path(location)
         while folder.exists():

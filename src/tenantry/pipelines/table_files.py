@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 from uuid import uuid4
 
@@ -25,7 +26,18 @@ from tenantry.pipelines.lake import Lake
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 1
 LONGEST_STATISTIC: Final = 64
-"""Characters; of longer texts there is no least and greatest, for they would have to be cut."""
+"""Characters; of longer texts the beginning is kept, and something that is greater than all that begin so."""
+LAST_CHARACTER: Final = "\U0010ffff"
+ORDERED: Final = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_string,
+    pa.types.is_large_string,
+)
 
 WRITTEN_DDL: Final = (
     "tenant string, table string, file string, size bigint, rows bigint, statistics string, first bigint, "
@@ -90,7 +102,8 @@ class FileWriter:
             "file": file,
             "size": size,
             "rows": len(shown),
-            "statistics": json.dumps(statistics(shown)),
+            # As they are: delta-rs misreads some characters that are written as pairs of escapes.
+            "statistics": json.dumps(statistics(shown), ensure_ascii=False, allow_nan=False),
             "first": pc.min(sequences).as_py() if sequences is not None else None,
             "last": pc.max(sequences).as_py() if sequences is not None else None,
             "bytes": pc.sum(rows["bytes"]).as_py() if "bytes" in rows.column_names else shown.nbytes,
@@ -114,36 +127,31 @@ def divide(batch: pa.RecordBatch, *columns: str) -> Iterator[tuple[tuple[str, ..
 
 
 def statistics(rows: pa.Table) -> dict[str, Any]:
-    """As Delta tables keep them: how many rows, and the least, the greatest and the missing values of each column."""
+    """As Delta tables keep them: how many rows, and the least, the greatest and the missing values of each column.
+
+    All columns or none: where ends are missing, delta-rs tells Arrow and DuckDB that nothing in the file is like them.
+    """
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     missing: dict[str, int] = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if pa.types.is_nested(column.type):
+            continue
         missing[name] = column.null_count
         if not _is_ordered(column.type) or column.null_count == len(column):
             continue
-        if _is_text(column.type) and pc.max(pc.utf8_length(column)).as_py() > LONGEST_STATISTIC:
-            continue
         ends = pc.min_max(column).as_py()
-        if isinstance(ends["min"], float) and pc.any(pc.is_nan(column)).as_py():
-            continue
-        least[name] = _plain(ends["min"], up=False)
-        greatest[name] = _plain(ends["max"], up=True)
+        try:
+            if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
+                raise ArithmeticError("JSON has no word for NaN and infinity")
+            least[name], greatest[name] = _plain(ends["min"], up=False), _plain(ends["max"], up=True)
+        except ArithmeticError:
+            return {"numRecords": len(rows)}
     return {"numRecords": len(rows), "minValues": least, "maxValues": greatest, "nullCount": missing}
 
 
 def _is_ordered(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_date(kind)
-        or pa.types.is_timestamp(kind)
-        or _is_text(kind)
-    )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return any(is_it(kind) for is_it in ORDERED)
 
 
 def _plain(value: Any, *, up: bool) -> Any:
@@ -152,5 +160,15 @@ def _plain(value: Any, *, up: bool) -> Any:
         moment = value if value.tzinfo else value.replace(tzinfo=UTC)
         if up and moment.microsecond % 1000:
             moment += timedelta(milliseconds=1)
-        return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+        return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    if isinstance(value, str) and len(value) > LONGEST_STATISTIC:
+        beginning, next = value[:LONGEST_STATISTIC], value[LONGEST_STATISTIC]
+        return (value if next == LAST_CHARACTER else beginning + LAST_CHARACTER) if up else beginning
+    if isinstance(value, float) and value == 0:
+        # Some readers put -0.0 before 0.0, and Arrow returns either.
+        return 0.0 if up else -0.0
+    if isinstance(value, Decimal):
+        if Decimal(repr(float(value))) != value:
+            raise ArithmeticError("readers take it for a float, which it does not fit into")
+        return float(value)
     return value.isoformat() if hasattr(value, "isoformat") else value

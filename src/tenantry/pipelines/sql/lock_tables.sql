@@ -1,0 +1,1 @@
+lock table tenantry.lake_tables in share row exclusive mode
