@@ -135,7 +135,7 @@ async def test_a_tenant_made_anew_does_not_see_the_rows_of_the_old_one(
 
 
 @given(FILES)
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_whoever_skips_files_by_their_statistics_finds_every_row(files: list[list[dict[str, Any]]]) -> None:
     with TemporaryDirectory() as folder:
         lake, ids = OwnLake(folder), iter(range(10_000))

@@ -85,6 +85,12 @@ outbox.command("tenantry.cli.outbox:status", help="Show what waits, lane by lane
 outbox.command("tenantry.cli.outbox:list_events", name="events", help="List what a tenant's events have become.")
 app.command(outbox)
 
+table = App(name="table", group=EVENTS, help="The tables that pipelines make of events.")
+table.command("tenantry.cli.table:list_tables", name="list", help="List the tables, and how large they are.")
+table.command("tenantry.cli.table:maintain", help="Compact tables now, and remove what is past its time.")
+app.command(table)
+app.command("tenantry.cli.usage:usage", group=EVENTS, help="Show what pipelines did for tenants: events, bytes, time.")
+
 audit = App(name="audit", group=INSPECT, help="The audit log: who did what to which tenant, sealed.")
 audit.command("tenantry.cli.audit:list_entries", name="list", help="List what was done, the newest first.")
 audit.command("tenantry.cli.audit:verify", help="Check that the log is what was written.")
