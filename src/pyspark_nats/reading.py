@@ -30,6 +30,9 @@ def read_task(task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
                 if rows.is_full:
                     yield rows.take()
         except (RangeBeyondEnd, StreamGone) as problem:
+            if not options.drain_unlisted:
+                # The catalog will say what has become of it; until then nothing is known to be lost.
+                raise
             losses.tell(f"{sequences(part.first, part.last)} of stream {part.key} cannot be read: {problem}")
     if len(rows):
         yield rows.take()

@@ -57,6 +57,9 @@ class Running:
     async def tenant(self, id: str, tier: str = "stream", **limits: Any) -> None:
         await self.administration.put(TenantSpec(id=id, tier=tier, overrides=limits), "test")
 
+    async def change(self, id: str, **limits: Any) -> None:
+        await self.administration.put(TenantSpec(id=id, overrides=limits), "test", must_exist=True)
+
     async def publish(self, tenant: str, events: Iterable[bytes], channel: str = "events") -> None:
         """To the tenant's lane; what an event is called in its subject is what it says itself, if it says anything."""
         lane = await self.administration.lanes.resolve(tenant, channel)

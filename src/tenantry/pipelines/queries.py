@@ -16,6 +16,7 @@ from tenantry.pipelines.keys import lane_of
 from tenantry.pipelines.lane_reader import LaneReader
 from tenantry.pipelines.offset_log import OffsetLog, Ranges
 from tenantry.pipelines.query import KeptQuery
+from tenantry.pipelines.spark_errors import find_cause
 from tenantry.tenants.roster import Roster
 
 AS_FAST_AS_IT_CAN: Final = "0 seconds"
@@ -39,6 +40,10 @@ class Course:
     """Seconds, after a query has failed for the first time."""
 
 
+class BatchFailed(Exception):
+    """Ends a query; what happened is told beside it."""
+
+
 class PipelineQueries:
     """What all kinds of pipelines have in common; a kind says what is computed, and what is done with each batch."""
 
@@ -47,6 +52,7 @@ class PipelineQueries:
         self.assignment = assignment
         self._course = course
         self.queries: dict[str, KeptQuery] = {}
+        self._problems: dict[str, Exception] = {}
 
     def keep(self) -> None:
         """Start the queries that are wanted, and stop those that have no lanes any more."""
@@ -58,7 +64,8 @@ class PipelineQueries:
                 query,
                 lambda query=query: self._start(query),  # type: ignore[misc]
                 first_pause=self._course.first_pause,
-                on_failure=lambda _, query=query: self._recover(query),  # type: ignore[misc]
+                explain=lambda problem, query=query: self._problems.pop(query, problem),  # type: ignore[misc]
+                on_failure=lambda query=query: self._recover(query),  # type: ignore[misc]
                 on_end=lambda query=query: self.assignment.ended(query),  # type: ignore[misc]
             )
         for query in self.queries.keys() - wanted:
@@ -81,7 +88,12 @@ class PipelineQueries:
         frame = self._frame(read_messages(messages, self._course.types))
 
         def handle(frame: DataFrame, number: int) -> None:
-            self._handle_batch(frame, number, self._settle(log.ranges(number)))
+            try:
+                self._handle_batch(frame, number, self._settle(query, log.ranges(number)))
+            except Exception as problem:
+                self._problems[query] = problem
+                # Kept short on its way through the JVM, which searches it with an expression that exhausts its stack.
+                raise BatchFailed(find_cause(problem).reason) from None
 
         return (
             frame.writeStream.queryName(name)
@@ -101,8 +113,13 @@ class PipelineQueries:
     def _recover(self, query: str) -> None:
         """Whatever can be done before a query that has failed is started again."""
 
-    def _settle(self, ranges: Ranges) -> Ranges:
-        """Make sure that everybody is known whose messages may be there."""
+    def _settle(self, query: str, planned: Ranges) -> Ranges:
+        """What is really read, with everybody known whose messages may be there.
+
+        A batch that is repeated after a restart leaves out what has been parked or handed over since it was planned.
+        """
+        read = {stream.key for stream in self.assignment.streams_planned(query)}
+        ranges = {key: span for key, span in planned.items() if key in read}
         if not all(self._is_known(key) for key in ranges):
             self._course.refresh_roster()
         return ranges

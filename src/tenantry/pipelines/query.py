@@ -38,13 +38,15 @@ class KeptQuery:
         start: Callable[[], StreamingQuery],
         *,
         first_pause: float,
-        on_failure: Callable[[Exception], None] = lambda _: None,
+        explain: Callable[[Exception], Exception] = lambda problem: problem,
+        on_failure: Callable[[], None] = lambda: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self.pipeline = pipeline
         self.query = query
         self._start = start
         self._first_pause = first_pause
+        self._explain = explain
         self._on_failure = on_failure
         self._on_end = on_end
         self._running: StreamingQuery | None = None
@@ -84,7 +86,7 @@ class KeptQuery:
                         return
                     if time.monotonic() - began > IS_STEADY_AFTER:
                         pause = self._first_pause
-                    cause = find_cause(problem)
+                    cause = find_cause(self._explain(problem))
                     FAILED.emit(
                         pipeline=self.pipeline,
                         query=self.query,
@@ -92,7 +94,7 @@ class KeptQuery:
                         details=cause.traceback,
                         pause=round(pause, 3),
                     )
-                    self._recover(problem)
+                    self._recover()
                     self._stopping.wait(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
         finally:
@@ -107,9 +109,9 @@ class KeptQuery:
         STARTED.emit(pipeline=self.pipeline, query=self.query)
         running.awaitTermination()
 
-    def _recover(self, problem: Exception) -> None:
+    def _recover(self) -> None:
         try:
-            self._on_failure(problem)
+            self._on_failure()
         except Exception as second:
             cause = find_cause(second)
             FAILED.emit(

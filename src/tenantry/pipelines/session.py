@@ -52,7 +52,8 @@ def open_session(
             "plan and commit their batches in the driver's process, which with Connect is somebody else's"
         )
     is_local = master.startswith("local")
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for name in ("SQLQueryContextLogger", "py4j.clientserver"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     settings = FOR_MANY_SMALL_BATCHES | {"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)} | dict(config or {})
     session = _session(name, folder, master, settings, java, is_local=is_local)
     if not is_local:
