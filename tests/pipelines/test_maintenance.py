@@ -269,6 +269,21 @@ async def test_a_new_tenant_of_the_same_name_keeps_its_rows(administration: Admi
     assert [row[3] for row in registered(administration)] == [False]
 
 
+async def test_what_a_new_tenant_of_the_same_name_has_erased_is_told_once(
+    administration: Administration, own: OwnLake
+) -> None:
+    places = [own.claim(await _tenant(administration, "acme"), table) for table in ("events", "totals")]
+    own.append_numbered(places[0], 0)
+    await administration.delete("acme", "test")
+    own.claim(await _tenant(administration, "acme"))
+    own.append_numbered(places[0], 100)
+    for _ in range(2):
+        await _erasure(administration, own).work()
+    entries = [entry for entry in await administration.audit.newest() if entry.act == "tenant.tables_erased"]
+    assert [entry.after for entry in entries] == [{"locations": places[:1]}, {"locations": places[1:]}]
+    assert own.sequences(places[0]) == list(range(100, 110))
+
+
 async def test_what_cannot_be_erased_now_is_told_and_kept_in_mind(
     administration: Administration, own: OwnLake, signals: Seen
 ) -> None:

@@ -12,6 +12,7 @@ import psycopg
 from tenantry.pipelines.lake import Lake
 from tenantry.pipelines.table_registry import RegisteredTable, TableRegistry
 from tenantry.postgres.pool import Pool
+from tenantry.postgres.queries import Connection
 from tenantry.telemetry import signal
 from tenantry.tenants.audit import AuditLog
 
@@ -57,6 +58,12 @@ class Erasure:
                 # One store that is away does not keep the others.
                 self._put_off[table.location] = time.monotonic() + PUT_OFF_SECONDS
                 FAILED.emit(tenant=table.tenant_id, location=table.location, error=problem)
+        async with self._pool.connection() as connection, connection.transaction():
+            taken_over = await self._tables.tell_erasures(connection)
+            for tenant, locations in taken_over.items():
+                await self._tell(connection, tenant, locations)
+        for tenant, locations in taken_over.items():
+            ERASED.emit(tenant=tenant, locations=locations)
 
     async def _erase(self, table: RegisteredTable) -> None:
         # The row stays locked meanwhile: a new tenant of the same name gets the place when it is empty.
@@ -66,10 +73,11 @@ class Erasure:
             await asyncio.to_thread(self._lake.erase, table.location)
             locations = await self._tables.mark_erased(connection, table)
             if locations:
-                await self._audit.append(
-                    connection, ACTOR, "tenant.tables_erased", table.tenant_id, after={"locations": locations}
-                )
+                await self._tell(connection, table.tenant_id, locations)
         if locations:
             ERASED.emit(tenant=table.tenant_id, locations=locations)
         if table.erased_at is not None:
             await self._tables.forget(table)
+
+    async def _tell(self, connection: Connection, tenant: str, locations: list[str]) -> None:
+        await self._audit.append(connection, ACTOR, "tenant.tables_erased", tenant, after={"locations": locations})

@@ -69,6 +69,11 @@ class TableRegistry:
         )
         return list(row["locations"]) if row and row["is_all"] else []
 
+    async def tell_erasures(self, connection: Connection) -> dict[str, list[str]]:
+        """What was erased of tenants whose place another of the same name has taken; each is told once."""
+        rows = await _sql.fetch_all(connection, "tell_erasures")
+        return {row["tenant_id"]: list(row["locations"]) for row in rows}
+
     async def forget(self, table: RegisteredTable) -> None:
         """Unless a new tenant of that name has it. While somebody claims tables it is put off."""
         with suppress(psycopg.errors.LockNotAvailable):

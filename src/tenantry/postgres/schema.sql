@@ -868,10 +868,12 @@ create table tenantry.lake_tables (
     version bigint not null default 0,
     created_at timestamptz not null default now(),
     maintained_at timestamptz,
-    erased_at timestamptz
+    erased_at timestamptz,
+    is_erasure_untold boolean not null default false
 );
 comment on table tenantry.lake_tables is 'Tables in the lake. Those of a tenant that is gone are erased, and only then forgotten here';
 comment on column tenantry.lake_tables.erased_at is 'A batch that was under way may have written since; so it is done once more before it is forgotten';
+comment on column tenantry.lake_tables.is_erasure_untold is 'A new tenant of the same name has taken it over, erased; the audit log is yet to say so';
 create index lake_tables_by_tenant on tenantry.lake_tables (tenant_id);
 
 create table tenantry.pipeline_jobs (
