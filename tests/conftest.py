@@ -80,6 +80,8 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     for variable in list(os.environ):
         if variable.startswith(("TENANTRY_", "NATS_", "PG")) or variable in ("DATABASE_URL", "JAVA_HOME"):
             monkeypatch.delenv(variable)
+    # Spark takes its time to start, and few of those who start a platform want it.
+    monkeypatch.setenv("TENANTRY_PIPELINES", "false")
 
 
 @pytest.fixture(scope="session")

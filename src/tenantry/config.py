@@ -93,6 +93,11 @@ class Settings(BaseSettings):
     nats_operator_key: Path | None = Field(
         None, description="file with a signing seed of the operator, for operator mode on your own servers"
     )
+    nats_account_key: Path | None = Field(
+        None,
+        description="file with the seed of the platform's account, which signs short-lived users that only read; "
+        "none: the embedded server's, else Spark reads with nats_creds",
+    )
     nats_replicas: int = Field(1, ge=1, le=5, description="replicas that the cluster can hold; plans ask for no more")
     database_url: SecretStr | None = Field(
         None, validation_alias=_also("DATABASE_URL"), description="PostgreSQL; none: the embedded server"
@@ -224,6 +229,7 @@ class Settings(BaseSettings):
         "nats_creds",
         "nats_system_creds",
         "nats_operator_key",
+        "nats_account_key",
         "nats_tls_ca",
         "nats_tls_cert",
         "nats_tls_key",

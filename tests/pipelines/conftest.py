@@ -34,5 +34,6 @@ async def running(administration: Administration, spark: SparkSession, tmp_path:
     from tenantry.config import Settings
     from tests.pipelines.running import Running
 
-    yield Running(administration, spark, tmp_path / "pipelines", Settings(table_seconds=0.1))
+    folder = tmp_path / "pipelines"
+    yield Running(administration, spark, folder, Settings(table_seconds=0.1, lake=str(folder / "lake")))
     close_idle()

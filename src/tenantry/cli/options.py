@@ -38,6 +38,7 @@ class Options:
     nats_leaf_port: Annotated[int | None, _about("nats_leaf_port")] = None
     nats_system_creds: Annotated[str | None, _about("nats_system_creds")] = None
     nats_operator_key: Annotated[str | None, _about("nats_operator_key")] = None
+    nats_account_key: Annotated[str | None, _about("nats_account_key")] = None
     nats_replicas: Annotated[int | None, _about("nats_replicas")] = None
     database_url: Annotated[str | None, _about("database_url")] = None
     database_pool: Annotated[int | None, _about("database_pool")] = None

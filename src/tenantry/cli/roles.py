@@ -5,6 +5,8 @@ from __future__ import annotations
 from tenantry.api.app import build_app
 from tenantry.api.server import ApiServer
 from tenantry.api.tokens import Tokens
+from tenantry.application import Tenantry
+from tenantry.cli.pipeline_process import pipelines_folder
 from tenantry.cli.session import administration_of
 from tenantry.config import Settings
 from tenantry.embedded.platform import EmbeddedPlatform
@@ -60,6 +62,13 @@ class Roles:
             services.insert(0, Deferred("outbox lanes", lambda: LaneFollower(self._outbox_url, self.roster)))
         return services
 
+    def pipelines(self, application: Tenantry | None) -> list[Service]:
+        """Events become tables and documents, in this process."""
+        return [
+            Deferred("pipelines", lambda: self._make_supervisor(application)),
+            Deferred("table maintenance", self._make_maintenance),
+        ]
+
     @property
     def roster(self) -> Roster:
         assert self._roster is not None
@@ -76,6 +85,27 @@ class Roles:
 
     def _make_relay(self) -> RelayService:
         return RelayService(self._outbox_url, self.roster, self.tenants.value.lanes, self._settings)
+
+    def _make_supervisor(self, application: Tenantry | None) -> Service:
+        # Only whoever runs pipelines waits for Spark to be imported.
+        from tenantry.pipelines.supervisor import Supervisor
+
+        return Supervisor(
+            self._settings,
+            application,
+            roster=self.roster,
+            lanes=self.tenants.value.lanes,
+            platform_key=self._platform.account_key,
+            database_url=self._platform.database_url,
+            folder=pipelines_folder(self._settings),
+        )
+
+    def _make_maintenance(self) -> Service:
+        from tenantry.pipelines.lake import Lake
+        from tenantry.pipelines.maintenance import Maintenance
+
+        tenants = self.tenants.value
+        return Maintenance(tenants.pool, tenants.registry, tenants.audit, Lake.from_settings(self._settings))
 
     def _make_roster(self) -> Roster:
         self._roster = Roster(self.tenants.value.registry, self.tenants.value.lanes)

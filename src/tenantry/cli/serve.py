@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from tenantry.application import load_application
 from tenantry.cli.options import DEFAULT, Options
 from tenantry.cli.roles import Roles
 from tenantry.embedded.platform import EmbeddedPlatform
@@ -30,3 +31,12 @@ def relay(*, options: Options = DEFAULT) -> None:
     log_signals(settings)
     roles = Roles(EmbeddedPlatform(settings))
     asyncio.run(run_services([*roles.servers(), *roles.registry(), *roles.relay()]))
+
+
+def pipeline(*, options: Options = DEFAULT) -> None:
+    """Turn events into tables and documents, on Spark. One does it at a time; others wait to take over."""
+    settings = options.load().settings
+    log_signals(settings)
+    application = load_application(settings.app) if settings.app else None
+    roles = Roles(EmbeddedPlatform(settings))
+    asyncio.run(run_services([*roles.servers(), *roles.registry(), *roles.pipelines(application)]))

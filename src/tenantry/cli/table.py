@@ -102,9 +102,7 @@ def maintain(
 async def _maintenance(administration: Administration, settings: Settings, tenant: str | None) -> Maintenance:
     if tenant:
         await administration.registry.get(tenant)
-    options = settings.lake_options.get_secret_value() if settings.lake_options else "{}"
-    # The registry says where each table is.
-    lake = Lake(settings.lake or "", msgspec.json.decode(options, type=dict[str, str]))
+    lake = Lake.from_settings(settings)
     return Maintenance(administration.pool, administration.registry, administration.audit, lake)
 
 

@@ -14,8 +14,10 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from tenantry.application import load_application
 from tenantry.cli.options import DEFAULT, Options
 from tenantry.cli.output import console, print_json
+from tenantry.cli.pipeline_process import PipelineProcess
 from tenantry.cli.roles import Roles
 from tenantry.config import Settings, without_secrets
 from tenantry.demo import Demo
@@ -56,12 +58,17 @@ async def _up(settings: Settings, with_demo: bool, seconds: float | None, quiet:
     platform = EmbeddedPlatform(settings)
     roles = Roles(platform)
     demo = Demo(roles.tenants) if with_demo else None
-    face = Face(platform, roles, demo, seconds, quiet)
+    if settings.app:
+        # What is wrong with it is better said here than in the log of another process.
+        load_application(settings.app)
+    pipelines = PipelineProcess(platform) if settings.pipelines else None
+    face = Face(platform, roles, demo, seconds, quiet, pipelines)
     services: list[Service] = [
         *roles.servers(),
         *roles.registry(),
         *roles.relay(),
         *roles.control(),
+        *([pipelines] if pipelines else []),
         *([demo] if demo else []),
         face,
     ]
@@ -75,8 +82,15 @@ class Face:
     name = "face"
 
     def __init__(
-        self, platform: EmbeddedPlatform, roles: Roles, demo: Demo | None, seconds: float | None, quiet: bool
+        self,
+        platform: EmbeddedPlatform,
+        roles: Roles,
+        demo: Demo | None,
+        seconds: float | None,
+        quiet: bool,
+        pipelines: PipelineProcess | None,
     ) -> None:
+        self._pipelines = pipelines
         self._platform = platform
         self._roles = roles
         self._demo = demo
@@ -128,6 +142,9 @@ class Face:
             f"  Postgres  {escape(self._database_place())}  [dim]{postgres}[/]",
             f"  API       {self._api_url}  [dim](`tenantry key create` makes a key)[/]",
         ]
+        if self._pipelines:
+            log = escape(str(self._pipelines.child.log))
+            lines.append(f"  Spark     starting, for tables and documents  [dim](log: {log})[/]")
         if platform.uses_directory:
             shell = escape(_shell_path(platform.environment_file))
             lines.insert(0, f"  data      {escape(str(platform.directory.path))}")

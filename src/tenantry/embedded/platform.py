@@ -19,6 +19,7 @@ from tenantry.embedded.postgres_server import PostgresServer
 from tenantry.errors import ConfigError, DataDirectoryInUse
 from tenantry.nats.authority import Authority
 from tenantry.nats.connections import Broker
+from tenantry.nats.keys import Key, Role
 from tenantry.service import forever
 
 JOIN_SECONDS: Final = 60.0
@@ -127,7 +128,24 @@ class EmbeddedPlatform:
         """A file that another shell can source to reach these servers."""
         return str(self.directory.path / "env")
 
-    def _write_environment_file(self) -> None:
+    @property
+    def account_key(self) -> Key | None:
+        """The key of the account that holds shared streams, where it is known; it signs users that may only read."""
+        if self.nats:
+            return self.nats.identity.platform
+        if (file := self.settings.nats_account_key) is None:
+            return None
+        try:
+            key = Key(file.read_text().strip())
+            key.require(Role.ACCOUNT)
+        except (OSError, ValueError) as problem:
+            raise ConfigError(
+                f"cannot use the key of the platform's account: {problem}; check nats_account_key"
+            ) from None
+        return key
+
+    def environment(self) -> dict[str, str]:
+        """Variables with which another process uses these servers."""
         variables: dict[str, str] = {}
         if self.nats:
             variables |= {
@@ -135,11 +153,14 @@ class EmbeddedPlatform:
                 "NATS_CREDS": str(self.nats.credentials_file("platform")),
                 "TENANTRY_NATS_SYSTEM_CREDS": str(self.nats.credentials_file("system")),
                 "TENANTRY_NATS_OPERATOR_KEY": str(self.directory.secret_path("operator-signing.nk")),
+                "TENANTRY_NATS_ACCOUNT_KEY": str(self.directory.secret_path("platform.nk")),
             }
         if self.postgres:
             variables["DATABASE_URL"] = self.postgres.url
-        variables["TENANTRY_SECRET"] = self.secret
-        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        return variables | {"TENANTRY_SECRET": self.secret}
+
+    def _write_environment_file(self) -> None:
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in self.environment().items()]
         self.directory.write(self.directory.path / "env", "".join(lines))
 
 

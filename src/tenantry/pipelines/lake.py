@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.fs
 
+from tenantry.config import Settings
 from tenantry.tenants.tenant import Tenant
 
 
@@ -21,6 +23,11 @@ class Lake:
     root: str
     """A folder, or an address such as s3://bucket/prefix."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Lake:
+        options = settings.lake_options.get_secret_value() if settings.lake_options else "{}"
+        return cls(settings.lake or str(settings.data / "lake"), msgspec.json.decode(options, type=dict[str, str]))
 
     def location(self, tenant: Tenant, table: str) -> str:
         """`…/tenant=acme/events`; where a tenant is placed elsewhere, there."""

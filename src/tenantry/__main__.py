@@ -1,0 +1,5 @@
+"""`python -m tenantry`: the command line, for whoever has no script on the PATH."""
+
+from tenantry.cli import main
+
+main()
