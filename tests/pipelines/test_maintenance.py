@@ -269,6 +269,20 @@ async def test_a_new_tenant_of_the_same_name_keeps_its_rows(administration: Admi
     assert [row[3] for row in registered(administration)] == [False]
 
 
+async def test_a_new_tenant_of_the_same_name_starts_anew_when_the_old_one_is_forgotten(
+    administration: Administration, own: OwnLake
+) -> None:
+    place = own.claim(await _tenant(administration, "acme"))
+    own.append_numbered(place, 0)
+    await administration.delete("acme", "test")
+    for _ in range(2):
+        await _erasure(administration, own, again=timedelta(0)).work()
+    assert registered(administration) == []
+    own.claim(await _tenant(administration, "acme"))
+    own.append_numbered(place, 100)
+    assert own.sequences(place) == list(range(100, 110))
+
+
 async def test_what_a_new_tenant_of_the_same_name_has_erased_is_told_once(
     administration: Administration, own: OwnLake
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -95,6 +96,24 @@ def test_writers_of_different_pipelines_do_not_keep_each_other_out(lake: OwnLake
         lake.append(place, [numbered(number)], mark=Mark("orders", number))
         other.append(place, [numbered(-number)], mark=Mark("refunds", number))
     assert lake.sequences(place) == [-5, -4, -3, -2, -1, 1, 2, 3, 4, 5]
+
+
+def test_a_writer_that_was_idle_for_longer_than_the_log_is_kept_goes_on(lake: OwnLake) -> None:
+    place, asking = lake.place("acme"), OwnLake(lake.root)
+    lake.append(place, [numbered(1)], mark=Mark("orders", 1))
+    assert asking.tables.version_of(place, "orders") == 1
+    other = OwnLake(lake.root)
+    for number in range(1, 4):
+        other.append(place, [numbered(-number)], mark=Mark("refunds", number))
+    long_ago = (NOON - timedelta(days=100)).timestamp()
+    for file in (Path(place) / "_delta_log").glob("*.json"):
+        os.utime(file, (long_ago, long_ago))
+    table = other.open(place)
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    lake.append(place, [numbered(2)], mark=Mark("orders", 2))
+    assert lake.sequences(place) == [-3, -2, -1, 1, 2]
+    assert asking.tables.version_of(place, "others") == 0
 
 
 def test_columns_that_are_new_are_added_and_null_in_older_rows(lake: OwnLake) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import Schema
 from deltalake.transaction import AddAction
 
@@ -81,7 +81,11 @@ class Tables:
 
     def _claim(self, fresh: list[tuple[str, Tenant, str]]) -> None:
         owners = {location: tenant.uid for location, tenant, _ in fresh}
-        with self._database.connection() as connection:
+        for location in owners:
+            # What we know of the table that was there does not count for the one that is.
+            self._open.pop(location, None)
+        # All or nothing: what is claimed is in the registry when it is written to, whoever erases meanwhile.
+        with self._database.connection() as connection, connection.transaction():
             others = connection.execute(
                 _sql.text("claim_tables"),
                 {
@@ -92,7 +96,6 @@ class Tables:
                 },
             ).fetchall()
             for (location,) in others:
-                self._open.pop(location, None)
                 self.lake.erase(location)
                 connection.execute(_sql.text("take_over_table"), {"location": location, "uid": owners[location]})
         self._claimed |= owners
@@ -100,6 +103,12 @@ class Tables:
     def version_of(self, location: str, application: str) -> int:
         """The last version that was committed under this name; nought if none was."""
         with self._locked(location):
+            table = self._find(location)
+            try:
+                return (table.transaction_version(application) or 0) if table else 0
+            except DeltaError:
+                # Our view is so old that its log is gone.
+                self._open.pop(location, None)
             table = self._find(location)
             return (table.transaction_version(application) or 0) if table else 0
 
@@ -120,23 +129,24 @@ class Tables:
         with self._locked(location):
             for attempt in range(ATTEMPTS):
                 table = self._find(location) or self._create(location, schema)
-                if (table.transaction_version(mark.application) or 0) >= mark.version:
-                    return
-                _widen(table, schema)
                 try:
+                    if (table.transaction_version(mark.application) or 0) >= mark.version:
+                        return
+                    _widen(table, schema)
                     table.create_write_transaction(
                         [_addition(file) for file in files],
                         "append",
                         table.schema(),
                         commit_properties=CommitProperties(app_transactions=[Transaction(*mark)]),
                     )
-                except CommitFailedError:
+                    table.update_incremental()
+                except DeltaError:
                     # Somebody else was first: maintenance, or another driver that does not know yet that it has ended.
+                    # Or our view is so old that the log between is gone.
                     self._open.pop(location, None)
                     if attempt == ATTEMPTS - 1:
                         raise
                     continue
-                table.update_incremental()
                 return
 
     def open(self, location: str) -> DeltaTable | None:
