@@ -25,15 +25,15 @@ print("pyspark" in sys.modules)
 
 @pytest.fixture
 def ledger(running: Platform, tmp_path: Path) -> Iterator[str]:
-    """A table of tenant own, with as many files as are worth putting together."""
+    """A table of tenant own, with as many files as are worth putting together; it is not yet its turn."""
     lake = OwnLake(str(tmp_path / "lake"))
     place = lake.place("own", "ledger")
     for number in range(ENOUGH_SMALL):
         lake.append_numbered(place, number * 10)
     with psycopg.connect(running.database_url, autocommit=True) as connection:
         connection.execute(
-            "insert into tenantry.lake_tables (location, tenant_id, tenant_uid, name, rows) "
-            "select %s, id, uid, 'ledger', 7 from tenantry.tenants where id = 'own'",
+            "insert into tenantry.lake_tables (location, tenant_id, tenant_uid, name, rows, maintained_at) "
+            "select %s, id, uid, 'ledger', 7, now() from tenantry.tenants where id = 'own'",
             [place],
         )
         yield place
