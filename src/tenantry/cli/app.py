@@ -91,6 +91,18 @@ table.command("tenantry.cli.table:maintain", help="Compact tables now, and remov
 app.command(table)
 app.command("tenantry.cli.usage:usage", group=EVENTS, help="Show what pipelines did for tenants: events, bytes, time.")
 
+pipeline = App(name="pipeline", group=EVENTS, help="Pipelines: how far they are, parked lanes, replays and rebuilds.")
+pipeline.command("tenantry.cli.pipeline:list_pipelines", name="list", help="List the pipelines, and what is parked.")
+pipeline.command("tenantry.cli.pipeline:show", help="Show how far a pipeline is on each lane, and why it is parked.")
+pipeline.command("tenantry.cli.pipeline:resume", help="Let a parked pipeline go on, in order.")
+pipeline.command("tenantry.cli.pipeline:jobs", help="List replays and rebuilds, the newest first.")
+pipeline.command("tenantry.cli.pipeline:cancel", help="Cancel a replay or a rebuild.")
+app.command(pipeline)
+projection = App(name="projection", group=EVENTS, help="Projections: the documents that are made of events.")
+projection.command("tenantry.cli.projection:rebuild", help="Make documents anew from all events, then serve those.")
+app.command(projection)
+app.command("tenantry.cli.replay:replay", group=EVENTS, help="Fill a tenant's tables again from its events.")
+
 audit = App(name="audit", group=INSPECT, help="The audit log: who did what to which tenant, sealed.")
 audit.command("tenantry.cli.audit:list_entries", name="list", help="List what was done, the newest first.")
 audit.command("tenantry.cli.audit:verify", help="Check that the log is what was written.")

@@ -15,6 +15,7 @@ from tenantry.config import Settings
 from tenantry.event import EVERY_TYPE, type_expression
 from tenantry.nats.keys import Key
 from tenantry.pipelines.assignment import Assignment
+from tenantry.pipelines.job_runner import JobRunner
 from tenantry.pipelines.lake import Lake
 from tenantry.pipelines.lane_reader import LaneReader
 from tenantry.pipelines.progress import Database, Progress
@@ -61,12 +62,15 @@ class Engine:
         self._refresh_roster = refresh_roster
         self._checkpoints = settings.checkpoints or str(folder / "checkpoints")
         self.pipelines: dict[str, PipelineQueries] = {each.name: each for each in self._make()}
+        self.jobs = JobRunner(self)
 
     def keep(self) -> None:
         for pipeline in self.pipelines.values():
             pipeline.keep()
+        self.jobs.keep()
 
     def close(self) -> None:
+        self.jobs.stop()
         for pipeline in self.pipelines.values():
             pipeline.stop()
         self.switchboard.close()

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Schema
 from deltalake.transaction import AddAction
 
@@ -149,6 +150,33 @@ class Tables:
                     continue
                 return
 
+    def replace(self, location: str, first: int, last: int, rows: pa.Table, seen: pa.Array) -> None:
+        """Put rows in the place of those of the same sequences, in one commit.
+
+        Those between `first` and `last` whose sequences were not seen stay: their events are gone, and they are not.
+        """
+        with self._locked(location):
+            for attempt in range(ATTEMPTS):
+                table = self.open(location) or self._create(location, rows.schema)
+                _widen(table, rows.schema)
+                sequence = pc.field("sequence")
+                unseen = (sequence >= first) & (sequence <= last) & ~sequence.isin(seen)
+                kept = table.to_pyarrow_dataset().to_table(filter=unseen)
+                try:
+                    write_deltalake(
+                        table,
+                        pa.concat_tables([kept, _fit(rows, kept.schema)]),
+                        mode="overwrite",
+                        predicate=f"sequence >= {first} and sequence <= {last}",
+                    )
+                except CommitFailedError:
+                    if attempt == ATTEMPTS - 1:
+                        raise
+                    continue
+                finally:
+                    self._open.pop(location, None)
+                return
+
     def open(self, location: str) -> DeltaTable | None:
         """A table as it is now, for somebody to work with by himself."""
         try:
@@ -183,6 +211,15 @@ class Tables:
 
 def _addition(file: File) -> AddAction:
     return AddAction(file.name, file.size, {}, int(time.time() * 1000), True, file.statistics)
+
+
+def _fit(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """In the columns of the table; what the rows have not is null."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def _widen(table: DeltaTable, schema: pa.Schema) -> None:

@@ -1,0 +1,1 @@
+select state from tenantry.pipeline_jobs where id = %(id)s
