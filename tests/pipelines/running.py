@@ -116,7 +116,7 @@ class Running:
     async def until_at(self, pipeline: str, tenant: str, sequence: int, channel: str = "events") -> None:
         async def is_there() -> bool:
             found = await self.lanes()
-            return found.get((pipeline, tenant, channel), {}).get("sequence", 0) >= sequence
+            return bool(found.get((pipeline, tenant, channel), {}).get("sequence", 0) >= sequence)
 
         await self.until(is_there, f"{pipeline} should be at {sequence} of {tenant}/{channel}")
 

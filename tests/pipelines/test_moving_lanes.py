@@ -1,4 +1,4 @@
-"""Lanes that change hands while events come in: to a query of their own, to another stream, or for a while to nobody."""
+"""Lanes that change hands while events come in: to a query of their own, to another stream, or for a while to none."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def assert_each_once(running: Running, tenant: str, sent: int) -> None:
     # The last one may have been stored without its producer knowing.
     assert sorted(set(numbers))[:sent] == list(range(sent))
     assert len({row["sequence"] for row in running.rows(tenant)}) == len(numbers)
-    # A producer that repeats what it was not told of may store an event twice; then it is there twice, in the lane, too.
+    # A producer that repeats what it was not told of may store an event twice; then the lane has it twice.
     lane = [json.loads(row["data"]) for row in running.rows(tenant)]
     assert [row["amount"] for row in running.rows(tenant, "orders")] == [float(each["amount"]) for each in lane]
     assert await running.documents(tenant, "customers") == fold(lane)

@@ -25,6 +25,10 @@ class Report(msgspec.Struct):
 BENCHMARKS: Final = {
     "fairness": ("tenantry.bench.fairness", "what a tenant has of a relay that others keep busy"),
     "ingest": ("tenantry.bench.ingest", "events over HTTP against a plain endpoint of FastAPI and nats-py"),
+    "pipeline": (
+        "tenantry.bench.pipeline",
+        "events into Delta tables and documents on Spark, and how soon they are there",
+    ),
     "provision": (
         "tenantry.bench.provision",
         "tenants provisioned a second at each tier, and how soon they publish",

@@ -20,7 +20,7 @@ from psycopg_pool import PoolTimeout
 from pyspark_nats import Stream
 from pyspark_nats.catalog import HEAVIEST
 from tenantry.pipelines.keys import LaneName, key_of
-from tenantry.pipelines.progress import Done, LaneState, Progress
+from tenantry.pipelines.progress import STEP, Done, LaneState, Progress
 from tenantry.pipelines.read_access import ReadAccess
 from tenantry.telemetry import signal
 from tenantry.tenants.lanes import Lane
@@ -114,6 +114,7 @@ class Assignment:
         with self._lock:
             if done and not is_recorded:
                 self.progress.advance(done)
+                STEP.emit(pipeline=self.progress.pipeline, step="recorded")
             for lane, each in done.items():
                 if (state := self._states.get(lane)) and not state.is_parked:
                     state.sequence = max(state.sequence, each.sequence)

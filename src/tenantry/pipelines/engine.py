@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from psycopg_pool import ConnectionPool
 from pyspark.sql import SparkSession
 
@@ -48,17 +47,20 @@ class Engine:
         database_url: str,
         refresh_roster: Callable[[], None],
         folder: Path,
+        warehouse: str = WAREHOUSE,
     ) -> None:
+        """`warehouse` is what the warehouse calls itself: under another name it begins from nothing."""
         self.spark = spark
         self.settings = settings
         self.application = application
         self.roster = roster
         self.database_url = database_url
         self.database = _connect(database_url)
-        self.tables = Tables(lake_of(settings, folder), self.database)
+        self.tables = Tables(Lake.from_settings(settings), self.database)
         self.switchboard = Switchboard()
         self.reader = LaneReader(spark, self.switchboard)
         self.access = ReadAccess(lanes, settings, platform_key)
+        self._warehouse = warehouse
         self._refresh_roster = refresh_roster
         self._checkpoints = settings.checkpoints or str(folder / "checkpoints")
         self.pipelines: dict[str, PipelineQueries] = {each.name: each for each in self._make()}
@@ -84,8 +86,8 @@ class Engine:
     def _make(self) -> list[PipelineQueries]:
         settings = self.settings
         every = f"{round(settings.table_seconds * 1000)} milliseconds"
-        assignment = self.assign(WAREHOUSE, None)
-        warehouse = Warehouse(WAREHOUSE, self.tables, assignment, self.database_url)
+        assignment = self.assign(self._warehouse, None)
+        warehouse = Warehouse(self._warehouse, self.tables, assignment, self.database_url)
         course = self._course((EVERY_TYPE,), every, settings.pipeline_batch)
         made: list[PipelineQueries] = [BatchPipeline(assignment, warehouse, course)]
         if self.application is None:
@@ -114,12 +116,6 @@ class Engine:
             checkpoints=self._checkpoints,
             first_pause=self.settings.pipeline_restart_seconds,
         )
-
-
-def lake_of(settings: Settings, folder: Path) -> Lake:
-    """Where tables are kept; `folder` is that of the pipelines in the data directory."""
-    options = settings.lake_options.get_secret_value() if settings.lake_options else "{}"
-    return Lake(settings.lake or str(folder / "lake"), msgspec.json.decode(options, type=dict[str, str]))
 
 
 def _connect(url: str) -> Database:

@@ -12,8 +12,17 @@ from psycopg_pool import ConnectionPool
 
 from tenantry.pipelines.keys import LaneName
 from tenantry.postgres.queries import SqlFolder
+from tenantry.telemetry import signal
 
 Database = ConnectionPool[Connection[Any]]
+
+STEP = signal(
+    "pipelines.step",
+    "A batch has come to a point behind which something is for good.",
+    "pipeline",
+    "step",
+    level="debug",
+)
 
 _sql = SqlFolder("tenantry.pipelines")
 

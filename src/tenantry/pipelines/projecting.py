@@ -9,7 +9,7 @@ from tenantry.pipelines.assignment import Assignment
 from tenantry.pipelines.batch import Batch
 from tenantry.pipelines.folding import FOLDED_DDL, Folding
 from tenantry.pipelines.keys import LaneName
-from tenantry.pipelines.progress import Done
+from tenantry.pipelines.progress import STEP, Done
 
 
 class Projecting:
@@ -37,6 +37,7 @@ class Projecting:
             )
         )
         folded = events.mapInArrow(self._folding, FOLDED_DDL).collect()
+        STEP.emit(pipeline=self._assignment.progress.pipeline, step="folded")
         ends = {lane: Done(last) for lane, last in batch.ends.items()}
         parked = set()
         for row in folded:

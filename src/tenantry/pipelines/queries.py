@@ -15,6 +15,7 @@ from tenantry.pipelines.events import read_messages
 from tenantry.pipelines.keys import lane_of
 from tenantry.pipelines.lane_reader import LaneReader
 from tenantry.pipelines.offset_log import OffsetLog, Ranges
+from tenantry.pipelines.progress import STEP
 from tenantry.pipelines.query import KeptQuery
 from tenantry.pipelines.spark_errors import find_cause
 from tenantry.tenants.roster import Roster
@@ -89,6 +90,7 @@ class PipelineQueries:
 
         def handle(frame: DataFrame, number: int) -> None:
             try:
+                STEP.emit(pipeline=self.name, step="planned")
                 self._handle_batch(frame, number, self._settle(query, log.ranges(number)))
             except Exception as problem:
                 self._problems[query] = problem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -61,9 +61,10 @@ class KeptQuery:
         return running is not None and running.isActive
 
     @property
-    def last_progress(self) -> object:
+    def recent_progress(self) -> Sequence[Any]:
+        """What Spark has to say of the last batches."""
         running = self._running
-        return running.lastProgress if running is not None else None
+        return running.recentProgress if running is not None else ()
 
     def stop(self) -> None:
         """Not in the middle of a batch if it can be helped; it would be repeated, and nothing lost."""

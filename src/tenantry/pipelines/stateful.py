@@ -18,7 +18,7 @@ from tenantry.pipelines.culprits import find_sequence, try_lanes
 from tenantry.pipelines.events import events_of, read_messages
 from tenantry.pipelines.keys import LaneName, lane_of
 from tenantry.pipelines.offset_log import OffsetLog, Ranges
-from tenantry.pipelines.progress import Done
+from tenantry.pipelines.progress import STEP, Done
 from tenantry.pipelines.queries import Course, PipelineQueries
 from tenantry.pipelines.spark_errors import find_cause
 from tenantry.pipelines.table_files import WRITTEN_DDL, FileWriter
@@ -51,7 +51,9 @@ class StatefulPipeline(PipelineQueries):
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         mark = Mark(f"{self.name}/{query}", number + 1)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
+        STEP.emit(pipeline=self.name, step="written")
         self._tables.commit_all((locations[tenant, table], schema, added, mark) for tenant, added in files.items())
+        STEP.emit(pipeline=self.name, step="committed")
         self.assignment.advanced(self._done(ranges, written))
 
     def _done(self, ranges: Ranges, written: list[dict[str, Any]]) -> dict[LaneName, Done]:

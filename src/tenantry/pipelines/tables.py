@@ -19,18 +19,7 @@ from tenantry.errors import TableMismatch
 from tenantry.pipelines.lake import Lake
 from tenantry.pipelines.progress import Database
 from tenantry.postgres.queries import SqlFolder
-from tenantry.telemetry import signal
 from tenantry.tenants.tenant import Tenant
-
-COMMITTED = signal(
-    "pipelines.table_committed",
-    "Rows were added to a table.",
-    "tenant",
-    "table",
-    "rows",
-    "version",
-    level="debug",
-)
 
 ATTEMPTS: Final = 5
 COMMITS_AT_ONCE: Final = 4

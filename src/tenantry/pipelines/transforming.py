@@ -19,7 +19,7 @@ from tenantry.pipelines.batch import Batch
 from tenantry.pipelines.culprits import find_sequence, try_lanes
 from tenantry.pipelines.events import events_of
 from tenantry.pipelines.keys import LaneName
-from tenantry.pipelines.progress import Done
+from tenantry.pipelines.progress import STEP, Done
 from tenantry.pipelines.spark_errors import find_cause
 from tenantry.pipelines.table_files import TENANT, WRITTEN_DDL, FileWriter
 from tenantry.pipelines.tables import File, Mark, Tables
@@ -115,10 +115,12 @@ class Transforming:
             lane: self._tables.lake.location(batch.tenants[lane.tenant], self._pipeline.table) for lane in files
         }
         assert schema is not None or not files
+        STEP.emit(pipeline=self._pipeline.name, step="written")
         self._tables.commit_all(
             (locations[lane], schema, added, self._mark(batch, lane, done[lane].sequence))
             for lane, added in files.items()
         )
+        STEP.emit(pipeline=self._pipeline.name, step="committed")
         self._assignment.advanced(done)
         self._committed |= dict(self._mark(batch, lane, each.sequence) for lane, each in done.items())
 

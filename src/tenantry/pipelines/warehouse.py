@@ -16,7 +16,7 @@ from tenantry.pipelines.assignment import Assignment
 from tenantry.pipelines.batch import Batch
 from tenantry.pipelines.dead_letters import bury
 from tenantry.pipelines.keys import LaneName
-from tenantry.pipelines.progress import Done
+from tenantry.pipelines.progress import STEP, Done
 from tenantry.pipelines.table_files import WRITTEN, WRITTEN_DDL, FileWriter, divide
 from tenantry.pipelines.tables import File, Mark, Tables
 from tenantry.telemetry import signal
@@ -99,10 +99,12 @@ class Warehouse:
                 files.setdefault(lane, []).append(file)
             else:
                 BURIED.emit(tenant=lane.tenant, channel=lane.channel, count=row["rows"])
+        STEP.emit(pipeline=self._name, step="written")
         self._tables.commit_all(
             (locations[lane], SCHEMA, added, self._mark(batch, lane, done[lane].sequence))
             for lane, added in files.items()
         )
+        STEP.emit(pipeline=self._name, step="committed")
         self._assignment.advanced(done)
         self._committed |= dict(self._mark(batch, lane, each.sequence) for lane, each in done.items())
 

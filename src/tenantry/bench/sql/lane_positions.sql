@@ -1,0 +1,1 @@
+select pipeline, tenant_id, sequence from tenantry.pipeline_lanes where pipeline = any(%(pipelines)s) and channel = 'events'
