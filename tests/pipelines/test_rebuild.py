@@ -196,3 +196,26 @@ async def test_what_is_no_projection_is_not_rebuilt(running: Running) -> None:
         failed = await do(running, "rebuild", "orders")
         assert failed.state == "failed"
         assert "tenantry replay" in failed.problem
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+async def test_a_process_that_died_before_it_could_say_what_it_had_done_is_succeeded(
+    running: Running, is_swapped: bool
+) -> None:
+    await running.tenant("acme")
+    await running.publish("acme", map(order, range(20)))
+    async with running.pipelines(app):
+        await running.until_at(PROJECTION, "acme", 20)
+        if is_swapped:
+            assert (await do(running, "rebuild", PROJECTION)).state == "done"
+    # What was made aside is gone or served, and the job is still on record as running.
+    await ask(running, "rebuild", PROJECTION)
+    await running.ask(
+        """update tenantry.pipeline_jobs set state = 'running', progress = '{"generations": {"acme/events": 2}}'
+           where state = 'waiting'"""
+    )
+    async with running.pipelines(app):
+        (job, *_) = await JobDesk(running.administration).newest(1)
+        assert (await until_ended(running, job)).problem == ""
+    assert {row["generation"] for row in await stored_documents(running, "acme")} == {2}
+    assert await running.documents("acme", PROJECTION) == folded(20)

@@ -58,7 +58,7 @@ class JobDesk:
                 )
             row = await _sql.fetch_one(connection, "ask_job", asked)
             assert row is not None
-            about = {"job": str(row["id"]), "pipeline": pipeline, **row["request"]}
+            about = {"name": pipeline, "job": str(row["id"]), **row["request"]}
             await self._administration.audit.append(connection, actor, f"pipeline.{kind}", tenant, after=about)
         return Job(**row)
 
@@ -83,6 +83,6 @@ class JobDesk:
             row = await _sql.fetch_one(connection, "cancel_job", {"id": job.id})
             if row is None:
                 raise TenantConflict(f"job {job.id} has ended already: it is {job.state}")
-            about = {"job": str(job.id), "pipeline": job.pipeline}
+            about = {"name": job.pipeline, "job": str(job.id)}
             await self._administration.audit.append(connection, actor, "pipeline.cancel", job.tenant_id, after=about)
         return Job(**row)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg.rows import dict_row
-from psycopg_pool import PoolClosed, PoolTimeout
 
 from tenantry.errors import TenantryError
 from tenantry.pipelines.progress import Database
 from tenantry.pipelines.rebuild import Rebuild
 from tenantry.pipelines.replay import Replay
-from tenantry.pipelines.running_job import Cancelled, RunningJob, Stopped
+from tenantry.pipelines.running_job import AWAY, Cancelled, RunningJob, Stopped
 from tenantry.pipelines.spark_errors import find_cause
 from tenantry.postgres.queries import SqlFolder
 from tenantry.telemetry import signal
@@ -36,7 +35,6 @@ ENDED = signal(
 )
 
 LOOK_SECONDS: Final = 0.5
-_AWAY: Final = (psycopg.OperationalError, PoolTimeout, PoolClosed)
 
 _sql = SqlFolder("tenantry.pipelines")
 
@@ -69,7 +67,7 @@ class JobRunner:
                     self._do(job)
             except Stopped:
                 return
-            except (psycopg.Error, *_AWAY):
+            except (psycopg.Error, *AWAY):
                 # It is still on record as running, and taken again.
                 continue
 
@@ -91,7 +89,7 @@ class JobRunner:
         try:
             work = Rebuild(self._engine, job) if job.kind == "rebuild" else Replay(self._engine, job)
             work.run()
-        except (Stopped, *_AWAY):
+        except (Stopped, *AWAY):
             raise
         except Cancelled:
             return "cancelled", ""

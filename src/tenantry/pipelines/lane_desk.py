@@ -77,6 +77,6 @@ class LaneDesk:
                     f"pipeline {pipeline} is not parked on {f'{tenant}/{channel}' if channel else f'tenant {tenant}'}; "
                     f"`tenantry pipeline show {pipeline} --tenant {tenant}` shows where it is"
                 )
-            about = {"pipeline": pipeline, "lanes": {row["channel"]: row["sequence"] for row in rows}}
+            about = {"name": pipeline, "lanes": {row["channel"]: row["sequence"] for row in rows}}
             await self._administration.audit.append(connection, actor, "pipeline.resume", tenant, after=about)
         return [Resumed(**row) for row in rows]

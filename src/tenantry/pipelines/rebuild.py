@@ -22,7 +22,7 @@ from tenantry.pipelines.folding import FOLDED_DDL, Folding
 from tenantry.pipelines.history import History, Span
 from tenantry.pipelines.keys import LaneName
 from tenantry.pipelines.progress import Done, Progress
-from tenantry.pipelines.running_job import Cancelled, RunningJob, Stopped
+from tenantry.pipelines.running_job import AWAY, RunningJob, Stopped
 from tenantry.postgres.queries import SqlFolder
 from tenantry.telemetry import signal
 
@@ -54,6 +54,8 @@ class Rebuild:
         self._live = Progress(engine.database, self._name)
         self._aside = Progress(engine.database, self._name + SUFFIX)
         self._failed: dict[str, str] = job.progress.setdefault("failed", {})
+        self._past: int = job.progress.get("past", 0)
+        """Sequences of lanes that are done."""
         self._total = 0
 
     def run(self) -> None:
@@ -64,10 +66,7 @@ class Rebuild:
             lanes = self._begin()
             for group in self._groups(lanes):
                 self._rebuild(group)
-        except Stopped:
-            raise
-        except Cancelled:
-            self._drop(self._aside.load())
+        except (Stopped, *AWAY):
             raise
         except Exception:
             if not self._job.stopping.is_set():
@@ -79,20 +78,35 @@ class Rebuild:
     # -- which lanes ------------------------------------------------------------------------------------------------
 
     def _begin(self) -> list[LaneName]:
-        if "past" not in self._job.progress:
+        """Those that are still to be done: the process before may have been killed after any of its steps."""
+        progress = self._job.progress
+        if "generations" not in progress:
             # Whoever began before us is not going on.
             self._drop({*self._live.load(), *self._aside.load()})
-            with self._connection() as connection:
-                connection.execute(_sql.text("begin_rebuild"), self._parameters() | {"tenant": self._job.tenant_id})
-            self._job.progress["past"] = 0
+            progress["generations"] = {str(lane): served + 1 for lane, served in self._served().items()}
+            self._report()
+        wanted = progress["generations"]
+        lanes = sorted(
+            lane
+            for lane, served in self._served().items()
+            if served < wanted.get(str(lane), 0) and str(lane) not in self._failed
+        )
+        with self._connection() as connection:
+            connection.execute(_sql.text("begin_rebuild"), self._parameters(lanes))
         for lane, state in self._aside.load().items():
             if state.is_parked:
                 self._resume(lane)
-        lanes = sorted(self._aside.load())
         ends = [state.next - 1 for state in self._history.reach(lanes).values() if not isinstance(state, TenantryError)]
-        self._total = self._job.progress["past"] + sum(ends)
+        self._total = self._past + sum(ends)
         self._report()
         return lanes
+
+    def _served(self) -> dict[LaneName, int]:
+        """The generation that is served, by lane."""
+        with self._connection() as connection:
+            about = self._parameters() | {"tenant": self._job.tenant_id}
+            rows = connection.execute(_sql.text("generations_of_lanes"), about).fetchall()
+        return {LaneName(tenant, channel): generation for tenant, channel, generation in rows}
 
     def _resume(self, lane: LaneName) -> None:
         """The process before had no time to say that it could not be folded; that is found again."""
@@ -192,7 +206,7 @@ class Rebuild:
             self._failed |= {str(name): reason for name, reason in failed.items()}
             return True
         self._engine.pipelines[self._name].assignment.advanced({lane: Done(found[0])}, is_recorded=True)
-        self._job.progress["past"] += found[0]
+        self._past += found[0]
         SWAPPED.emit(projection=self._name, tenant=lane.tenant, channel=lane.channel, sequence=found[0])
         return True
 
@@ -230,11 +244,7 @@ class Rebuild:
             self._clear(connection, lanes)
 
     def _clear(self, connection: Connection[Any], lanes: Iterable[LaneName]) -> None:
-        named = list(lanes)
-        about = self._parameters() | {
-            "tenants": [lane.tenant for lane in named],
-            "channels": [lane.channel for lane in named],
-        }
+        about = self._parameters(lanes)
         connection.execute(_sql.text("fold_see_documents"))
         connection.execute(_sql.text("drop_rebuilt_lanes"), about)
         # By itself, for a task may have written documents while its lane was waited for.
@@ -245,11 +255,18 @@ class Rebuild:
         with self._engine.database.connection() as connection, connection.transaction():
             yield connection
 
-    def _parameters(self) -> dict[str, Any]:
-        return {"pipeline": self._name, "rebuild": self._aside.pipeline}
+    def _parameters(self, lanes: Iterable[LaneName] = ()) -> dict[str, Any]:
+        named = list(lanes)
+        return {
+            "pipeline": self._name,
+            "rebuild": self._aside.pipeline,
+            "tenants": [lane.tenant for lane in named],
+            "channels": [lane.channel for lane in named],
+        }
 
     def _report(self) -> None:
-        done = self._job.progress["past"] + sum(state.sequence for state in self._aside.load().values())
+        self._job.progress["past"] = self._past
+        done = self._past + sum(state.sequence for state in self._aside.load().values())
         self._total = max(self._total, done)
         self._job.report(done, self._total)
 

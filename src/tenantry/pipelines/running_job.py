@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+import psycopg
 from psycopg.types.json import Jsonb
+from psycopg_pool import PoolClosed, PoolTimeout
 
 from tenantry.pipelines.progress import Database
 from tenantry.postgres.queries import SqlFolder
 
 LOOK_SECONDS: Final = 0.5
+AWAY: Final = (psycopg.OperationalError, PoolTimeout, PoolClosed)
+"""The database is: nobody can say what became of the job, and it is carried on when it is back."""
 
 _sql = SqlFolder("tenantry.pipelines")
 

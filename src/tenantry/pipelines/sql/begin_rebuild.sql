@@ -1,5 +1,5 @@
 insert into tenantry.pipeline_lanes (pipeline, tenant_id, channel, query, place, generation)
-select %(rebuild)s, tenant_id, channel, 'rebuild', place, generation + 1
-from tenantry.pipeline_lanes
-where pipeline = %(pipeline)s and (%(tenant)s::text is null or tenant_id = %(tenant)s)
+select %(rebuild)s, l.tenant_id, l.channel, 'rebuild', l.place, l.generation + 1
+from unnest(%(tenants)s::text[], %(channels)s::text[]) as w (tenant_id, channel)
+join tenantry.pipeline_lanes l on l.pipeline = %(pipeline)s and l.tenant_id = w.tenant_id and l.channel = w.channel
 on conflict do nothing
