@@ -24,8 +24,10 @@ from tests.own_server import OwnServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.spark.cluster import Cluster
+
 # These JVMs live for seconds: a compiler and a collector that begin at once are worth more than fast ones.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=200m")
 
 FOLDER_VARIABLE = "SERVERS_UNDER_TEST"
 
@@ -143,3 +145,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = open_session("tests", tmp_path_factory.mktemp("spark"), master="local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all tests of the group spark-cluster, which run in one worker."""
+    from tests.spark.cluster import Cluster
+
+    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running

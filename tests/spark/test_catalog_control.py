@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -21,9 +21,9 @@ def listed(_: Mapping[str, str]) -> list[Stream]:
 
 
 @pytest.fixture
-def catalog() -> Iterator[dict[str, Stream]]:
+def catalog() -> dict[str, Stream]:
     _listed.clear()
-    yield _listed
+    return _listed
 
 
 def query(jet: Jet, **options: str) -> Query:

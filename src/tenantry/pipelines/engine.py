@@ -21,6 +21,7 @@ from tenantry.pipelines.progress import Database, Progress
 from tenantry.pipelines.projecting import Projecting
 from tenantry.pipelines.queries import AS_FAST_AS_IT_CAN, BatchPipeline, Course, PipelineQueries
 from tenantry.pipelines.read_access import ReadAccess
+from tenantry.pipelines.session import ship_application
 from tenantry.pipelines.stateful import StatefulPipeline
 from tenantry.pipelines.switchboard import Switchboard
 from tenantry.pipelines.tables import Tables
@@ -92,6 +93,8 @@ class Engine:
         made: list[PipelineQueries] = [BatchPipeline(assignment, warehouse, course)]
         if self.application is None:
             return made
+        ship_application(each.function for each in self.application.pipelines.values())
+        ship_application(each.evolve for each in self.application.projections.values())
         for pipeline in self.application.pipelines.values():
             assignment = self.assign(pipeline.name, pipeline.channel, may_be_dedicated=not pipeline.stateful)
             course = self._course(pipeline.types, every, settings.pipeline_batch)

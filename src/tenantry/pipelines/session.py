@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from tenantry.embedded.java import find_java, spark_environment
@@ -88,6 +90,14 @@ def _session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def ship_application(functions: Iterable[Callable[..., Any]]) -> None:
+    """Send an application's own code along with its functions: tasks need not be able to import it."""
+    for function in functions:
+        root = sys.modules.get(function.__module__.partition(".")[0])
+        if root is not None and root.__name__ not in (*SHIPPED, "__main__"):
+            cloudpickle.register_pickle_by_value(root)  # type: ignore[no-untyped-call]
 
 
 def pack_packages(folder: Path) -> str:

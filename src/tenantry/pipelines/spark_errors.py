@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 LONGEST_REASON: Final = 500
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(?P<cause>\S.*)")
 _CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_.]+)\] (?P<text>[^\n]+)")
+_THROWN: Final = re.compile(r"^: (?P<thrown>[\w.$]+(?:Exception|Error)\b.*)$", re.MULTILINE)
 
 
 class Cause(NamedTuple):
@@ -26,6 +27,8 @@ def find_cause(problem: BaseException) -> Cause:
         return Cause(_line(last["cause"]), last.group().replace("\0", "\\x00"))
     if named := _CONDITION.search(text):
         return Cause(_line(f"{named['condition']}: {named['text']}"), text.replace("\0", "\\x00"))
+    if thrown := _THROWN.search(text):
+        return Cause(_line(thrown["thrown"]), text.replace("\0", "\\x00"))
     shown = f"{type(problem).__name__}: {text}" if text else type(problem).__name__
     return Cause(_line(shown), "".join(traceback.format_exception(problem)).replace("\0", "\\x00"))
 

@@ -7,4 +7,10 @@ from unnest(
 ) as l (tenant_id, channel, sequence, epoch, query, place)
 where exists (select from tenantry.tenants t where t.id = l.tenant_id)
 on conflict (pipeline, tenant_id, channel) do update
-set sequence = excluded.sequence, epoch = excluded.epoch, query = excluded.query, place = excluded.place, updated_at = now()
+set
+    -- Of one and the same tenant, what somebody else has noted meanwhile is not taken back.
+    sequence = case
+        when split_part(pipeline_lanes.place, '/', 1) = split_part(excluded.place, '/', 1)
+        then greatest(pipeline_lanes.sequence, excluded.sequence) else excluded.sequence
+    end,
+    epoch = excluded.epoch, query = excluded.query, place = excluded.place, updated_at = now()
