@@ -7,13 +7,9 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from tests.pipelines.running import Running, event
 from tests.pipelines.shop import app, fold
 from tests.pipelines.test_pipelines import last_sequence
-
-pytestmark = pytest.mark.xdist_group("spark-pipelines")
 
 
 class Producer:

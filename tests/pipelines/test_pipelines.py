@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from tests.pipelines.running import Running, event
 from tests.pipelines.shop import app, fold
-
-pytestmark = pytest.mark.xdist_group("spark-pipelines")
 
 TIERS = {"acme": "stream", "globex": "account", "pooly": "pooled", "poolz": "pooled"}
 

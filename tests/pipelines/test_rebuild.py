@@ -24,8 +24,6 @@ from tests.pipelines.asking import (
 from tests.pipelines.running import Running, event
 from tests.pipelines.shop import app
 
-pytestmark = pytest.mark.xdist_group("spark-pipelines")
-
 PROJECTION = "customers"
 
 

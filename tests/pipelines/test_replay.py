@@ -19,8 +19,6 @@ from tests.pipelines.asking import ask, do, expire, last_sequence, order, until_
 from tests.pipelines.running import Running
 from tests.pipelines.shop import app
 
-pytestmark = pytest.mark.xdist_group("spark-pipelines")
-
 
 def priced() -> Tenantry:
     """The application after a column was added."""

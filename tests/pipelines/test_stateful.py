@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from pyspark.sql import DataFrame
 
 from tenantry import Tenantry
 from tests.pipelines.running import Running, event
-
-pytestmark = pytest.mark.xdist_group("spark-pipelines")
 
 app = Tenantry("shop")
 

@@ -18,7 +18,7 @@ from tenantry.pipelines.job_runner import JobRunner
 from tenantry.pipelines.lake import Lake
 from tenantry.pipelines.lane_reader import LaneReader
 from tenantry.pipelines.progress import Database, Progress
-from tenantry.pipelines.projecting import Projecting
+from tenantry.pipelines.projecting import ProjectionPipeline
 from tenantry.pipelines.queries import AS_FAST_AS_IT_CAN, BatchPipeline, Course, PipelineQueries
 from tenantry.pipelines.read_access import ReadAccess
 from tenantry.pipelines.session import ship_application
@@ -105,7 +105,7 @@ class Engine:
         for projection in self.application.projections.values():
             assignment = self.assign(projection.name, projection.channel)
             course = self._course(projection.types, AS_FAST_AS_IT_CAN, settings.projection_batch)
-            made.append(BatchPipeline(assignment, Projecting(projection, assignment, self.database_url), course))
+            made.append(ProjectionPipeline(assignment, projection, self.database_url, course))
         return made
 
     def _course(self, types: tuple[str, ...], every: str, most: int) -> Course:

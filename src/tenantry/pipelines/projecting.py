@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tenantry.application import Projection
 from tenantry.pipelines.assignment import Assignment
-from tenantry.pipelines.batch import Batch
 from tenantry.pipelines.folding import FOLDED_DDL, Folding
-from tenantry.pipelines.keys import LaneName
+from tenantry.pipelines.keys import LaneName, lane_of
+from tenantry.pipelines.offset_log import Ranges
 from tenantry.pipelines.progress import STEP, Done
+from tenantry.pipelines.queries import Course, PipelineQueries
+
+COLUMNS: Final = ("tenant", "channel", "type", "id", "source", "subject", "time", "trace", "sequence", "bytes")
 
 
-class Projecting:
-    def __init__(self, projection: Projection, assignment: Assignment, database_url: str) -> None:
-        self._assignment = assignment
+class ProjectionPipeline(PipelineQueries):
+    """Folding is part of the query itself, so that Spark plans it once and computes no column that it does not need."""
+
+    def __init__(self, assignment: Assignment, projection: Projection, database_url: str, course: Course) -> None:
+        super().__init__(assignment, course)
         self._folding = Folding(assignment.progress.pipeline, projection, database_url)
 
-    def __call__(self, batch: Batch) -> None:
-        # The tasks know themselves what was applied before.
-        events = (
-            batch.known()
-            .where(F.col("problem").isNull())
-            .select(
-                "tenant",
-                "channel",
-                "type",
-                "id",
-                "source",
-                "subject",
-                "time",
-                F.to_json("data").alias("data"),
-                "trace",
-                "sequence",
-                "bytes",
-            )
-        )
-        folded = events.mapInArrow(self._folding, FOLDED_DDL).collect()
-        STEP.emit(pipeline=self._assignment.progress.pipeline, step="folded")
-        ends = {lane: Done(last) for lane, last in batch.ends.items()}
+    def _frame(self, messages: DataFrame) -> DataFrame:
+        return fold_events(messages.where(F.col("problem").isNull()), self._folding)
+
+    def _handle_batch(self, frame: DataFrame, number: int, ranges: Ranges) -> None:  # noqa: ARG002
+        # A lane whose row is missing is a tenant's that is gone, so those that have just come must have theirs.
+        self.assignment.lanes_in({key for key in ranges if lane_of(key) is None})
         parked = set()
-        for row in folded:
+        for row in frame.collect():
             lane = LaneName(row.tenant, row.channel)
-            self._assignment.advanced({lane: Done(row.sequence)}, is_recorded=True)
+            self.assignment.advanced({lane: Done(row.sequence)}, is_recorded=True)
             if row.parked_reason is not None:
                 parked.add(lane)
-                self._assignment.parked(
+                self.assignment.parked(
                     lane, row.parked_sequence, row.parked_reason, row.parked_traceback, is_recorded=True
                 )
+        STEP.emit(pipeline=self.name, step="folded")
         # What had nothing for this projection at its end has been passed as well.
-        self._assignment.advanced({lane: each for lane, each in ends.items() if lane not in parked})
+        ends = {own: Done(last) for key, (_, last) in ranges.items() if (own := lane_of(key))}
+        self.assignment.advanced({own: done for own, done in ends.items() if own not in parked})
+
+
+def fold_events(events: DataFrame, folding: Folding) -> DataFrame:
+    """What tasks make of events; they know themselves what was applied before."""
+    return events.select(*COLUMNS, F.to_json("data").alias("data")).mapInArrow(folding, FOLDED_DDL)

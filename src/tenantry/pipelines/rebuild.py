@@ -12,16 +12,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import Connection
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
 
 from tenantry.application import Projection
 from tenantry.errors import TenantConflict, TenantryError
 from tenantry.event import EVERY_TYPE, type_expression
-from tenantry.pipelines.folding import FOLDED_DDL, Folding
+from tenantry.pipelines.folding import Folding
 from tenantry.pipelines.history import History, Span
 from tenantry.pipelines.keys import LaneName
 from tenantry.pipelines.progress import Done, Progress
+from tenantry.pipelines.projecting import fold_events
 from tenantry.pipelines.running_job import AWAY, RunningJob, Stopped
 from tenantry.postgres.queries import SqlFolder
 from tenantry.telemetry import signal
@@ -38,7 +37,6 @@ CHUNK: Final = 20_000
 LANES_AT_ONCE: Final = 4
 MOST_SECONDS_LOCKED: Final = 20.0
 FAILURES_NAMED: Final = 5
-_PLAIN: Final = ("tenant", "channel", "type", "id", "source", "subject", "time", "trace", "sequence", "bytes")
 
 _sql = SqlFolder("tenantry.pipelines")
 
@@ -167,17 +165,13 @@ class Rebuild:
             return {}
         failed = {}
         with self._history.read(spans, self._types) as events:
-            folded = self._fold_events(events) if events is not None else []
+            folded = fold_events(events, self._folding).collect() if events is not None else []
         for row in folded:
             if row.parked_reason is not None:
                 lane = LaneName(row.tenant, row.channel)
                 failed[lane] = f"{row.parked_reason} (sequence {row.parked_sequence})"
         self._aside.advance({lane: Done(span.last) for lane, span in spans.items() if lane not in failed})
         return failed
-
-    def _fold_events(self, events: DataFrame) -> list[Row]:
-        encoded = events.select(*_PLAIN, F.to_json("data").alias("data"))
-        return encoded.mapInArrow(self._folding, FOLDED_DDL).collect()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,10 @@ FOR_MANY_SMALL_BATCHES: Final = {
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
     "spark.cleaner.referenceTracking.cleanCheckpoints": "false",
+    # The usual one runs a program, `readlink`, for each file that it looks at, and a JVM is slow to start programs.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
     # What fails is told by the supervisor, with its cause first, and parked lanes are no errors of Spark's.
     "spark.log.level": "OFF",
 }
