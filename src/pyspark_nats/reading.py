@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from nats_bulk import RangeBeyondEnd, StreamGone, read_range
+from nats_bulk import BulkError, RangeBeyondEnd, StreamGone, read_range
 from pyspark_nats.connections import CONNECTIONS
+from pyspark_nats.errors import StreamsUnavailable
 from pyspark_nats.losses import Losses, sequences
 from pyspark_nats.options import ReadOptions
 from pyspark_nats.rows import Rows
@@ -20,9 +21,9 @@ def read_task(task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     losses = Losses(fail=options.fail_on_loss)
     for part in task.ranges:
         access = task.accesses[part.access]
-        connection = CONNECTIONS.use(access)
         wanted = SubjectFilter(part.subjects or options.subjects, part.excluding)
         try:
+            connection = CONNECTIONS.use(access)
             for found in read_range(connection, part.stream, part.first, part.last, api_prefix=access.api_prefix):
                 for first, last in found.gaps:
                     losses.tell(f"stream {part.key} no longer has {sequences(first, last)}")
@@ -32,7 +33,9 @@ def read_task(task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         except (RangeBeyondEnd, StreamGone) as problem:
             if not options.drain_unlisted:
                 # The catalog will say what has become of it; until then nothing is known to be lost.
-                raise
+                raise StreamsUnavailable(f"stream {part.key} cannot be read: {problem}") from problem
             losses.tell(f"{sequences(part.first, part.last)} of stream {part.key} cannot be read: {problem}")
+        except BulkError as problem:
+            raise StreamsUnavailable(f"stream {part.key} cannot be read: {problem}") from problem
     if len(rows):
         yield rows.take()

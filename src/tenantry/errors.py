@@ -27,6 +27,7 @@ TenantryError                what happened, to whom, and what to do next
 │   ├── TenantConflict       it cannot be done in the tenant's present state
 │   ├── BudgetExceeded       the cluster has no room for it; says what would fit
 │   └── ProvisioningFailed   the servers do not have it yet; it is tried again
+├── TableConflict            somebody else has added to a table, or it is another tenant's by now
 ├── TableMismatch            a pipeline gives rows that its table cannot take
 ├── DocumentError            a document of a projection cannot be written
 │   ├── DocumentConflict     somebody else has changed it
@@ -172,6 +173,10 @@ class BudgetExceeded(TenantError):
 
 
 class ProvisioningFailed(TenantError):
+    pass
+
+
+class TableConflict(TenantryError):
     pass
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import psycopg
 import pyarrow as pa
@@ -17,7 +18,7 @@ from psycopg_pool import ConnectionPool
 from tenantry.pipelines.lake import Lake
 from tenantry.pipelines.progress import Database
 from tenantry.pipelines.table_files import FileWriter
-from tenantry.pipelines.tables import File, Mark, Tables
+from tenantry.pipelines.tables import Commit, File, Mark, Tables
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.tenant import Tenant
 
@@ -30,6 +31,7 @@ ROWS = pa.schema(
     ]
 )
 HIDDEN = "table"
+NOBODY = UUID(int=0)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -39,12 +41,15 @@ class OwnLake:
         self.root = root
         self.tables = Tables(self.lake, cast(Database, database))
         self._marks = itertools.count(1)
+        self._owners: dict[str, UUID] = {}
 
     def place(self, tenant: str, table: str = "events") -> str:
         return f"{self.root}/tenant={tenant}/{table}"
 
     def claim(self, tenant: Tenant, table: str = "events") -> str:
-        return self.tables.claim([(tenant, table)])[tenant.id, table]
+        location = self.tables.claim([(tenant, table)])[tenant.id, table]
+        self._owners[location] = tenant.uid
+        return location
 
     def write_file(self, location: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema = ROWS) -> File:
         """As a task does; no table knows it yet."""
@@ -64,7 +69,8 @@ class OwnLake:
         mark: Mark | None = None,
     ) -> None:
         file = self.write_file(location, rows, schema)
-        self.tables.commit(location, schema, [file], mark or Mark("test", next(self._marks)))
+        owner = self._owners.get(location, NOBODY)
+        self.tables.commit(Commit(location, owner, schema, [file], mark or Mark("test", next(self._marks))))
 
     def append_numbered(self, location: str, first: int, count: int = 10, received: datetime = NOON) -> None:
         """Rows of these sequences."""

@@ -19,7 +19,7 @@ from deltalake import QueryBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantry.errors import TableMismatch
+from tenantry.errors import TableConflict, TableMismatch
 from tenantry.pipelines.tables import Mark
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.spec import TenantSpec
@@ -72,10 +72,8 @@ def test_a_batch_is_committed_once_however_often_it_is_repeated(lake: OwnLake) -
     lake.append(place, [numbered(2)], mark=Mark("orders", 2))
     assert lake.sequences(place) == [1, 2]
     assert again.tables.version_of(place, "orders") == 2
-    assert again.tables.versions_of({place: "others", lake.place("globex"): "orders"}) == {
-        place: 0,
-        lake.place("globex"): 0,
-    }
+    wanted = {place: "others", lake.place("globex"): "orders"}
+    assert again.tables.versions_of(wanted) == ({place: 0, lake.place("globex"): 0}, {})
 
 
 def test_a_writer_that_does_not_know_that_it_was_replaced_adds_nothing(lake: OwnLake) -> None:
@@ -87,6 +85,16 @@ def test_a_writer_that_does_not_know_that_it_was_replaced_adds_nothing(lake: Own
     stale.append(place, [numbered(2)], mark=Mark("orders", 2))
     stale.append(place, [numbered(3)], mark=Mark("orders", 3))
     assert lake.sequences(place) == [1, 2, 3]
+
+
+def test_a_writer_that_decided_by_an_older_version_adds_nothing_and_says_so(tmp_path: Path) -> None:
+    lake, other = OwnLake(str(tmp_path)), OwnLake(str(tmp_path))
+    place = lake.place("acme")
+    lake.append(place, [numbered(1)], mark=Mark("orders", 1, 0))
+    other.append(place, [numbered(2)], mark=Mark("orders", 2, 1))
+    with pytest.raises(TableConflict, match=r"somebody else has added to the table .* up to 2"):
+        lake.append(place, [numbered(2), numbered(3)], mark=Mark("orders", 3, 1))
+    assert lake.sequences(place) == [1, 2]
 
 
 def test_writers_of_different_pipelines_do_not_keep_each_other_out(lake: OwnLake) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from nats_bulk import StreamGone
 from pyspark_nats import Stream
-from pyspark_nats.errors import CatalogInvalid
+from pyspark_nats.errors import CatalogInvalid, StreamsUnavailable
 from tests.spark.engine import Query
 from tests.spark.jet import Jet
 
@@ -101,7 +100,7 @@ def test_a_stream_that_goes_while_it_is_read_is_not_passed(jet: Jet, catalog: di
     reading = query(jet, drainUnlisted="false", failOnDataLoss="false")
     reading.plan()
     jet.delete("A")
-    with pytest.raises(StreamGone):
+    with pytest.raises(StreamsUnavailable, match="stream A cannot be read"):
         reading.read(0)
 
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg_pool import PoolTimeout
@@ -42,7 +43,20 @@ HANDED_OVER = signal(
     "pipelines.lane_handed_over", "Another query reads a lane.", "pipeline", "tenant", "channel", "query", "sequence"
 )
 
+SET_ASIDE = signal(
+    "pipelines.lane_set_aside",
+    "A lane cannot be read, or its table not be written; it is left out for a while, and the others go on.",
+    "pipeline",
+    "tenant",
+    "channel",
+    "reason",
+    "pause",
+    level="error",
+)
+
 SHARED: Final = "shared"
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
 REFRESH_SECONDS: Final = 0.5
 _AWAY: Final = (psycopg.Error, PoolTimeout)
 
@@ -63,6 +77,8 @@ class Assignment:
         self._refreshed_at = time.monotonic()
         self._running: set[str] = set()
         self._answers: dict[str, list[Stream]] = {}
+        self._aside: dict[LaneName, tuple[float, float]] = {}
+        """Until when lanes are left out, and for how long that was."""
 
     # -- what queries ask -------------------------------------------------------------------------------------------
 
@@ -72,24 +88,24 @@ class Assignment:
             self._refresh()
             changed: dict[LaneName, LaneState] = {}
             found: list[Stream] = []
-            pools: defaultdict[str, list[tuple[Tenant, Lane, bool]]] = defaultdict(list)
+            pools: defaultdict[str, list[tuple[Tenant, Lane]]] = defaultdict(list)
+            strangers: list[str] = []
             for tenant, lane in self._lanes():
                 name = LaneName(lane.tenant, lane.channel)
                 state = self._settle(name, tenant, lane, query, changed)
-                is_ours = state.query == query and not state.is_parked and tenant.status == Status.ACTIVE
-                if lane.is_shared and query == SHARED:
-                    is_read_together = is_ours and state.epoch == 1
-                    pools[lane.stream].append((tenant, lane, is_read_together))
-                    if is_read_together:
-                        continue
-                    if state.epoch == 1:
-                        # Should it be read again, then by itself: those it shared the stream with have gone on.
-                        changed[name] = self._states[name] = replace(state, epoch=2)
+                is_ours = state.query == query and self._may_be_read(name, tenant, state)
+                if lane.is_shared and query == SHARED and is_ours and state.epoch == 1:
+                    pools[lane.stream].append((tenant, lane))
+                    continue
+                if lane.is_shared and query == SHARED and state.epoch == 1:
+                    # Should it be read again, then by itself: those it shared the stream with have gone on.
+                    state = changed[name] = replace(state, epoch=2)
+                if state.epoch > 1:
+                    strangers.append(lane.subjects)
                 if is_ours:
-                    found.append(self._stream(tenant, lane, self._states[name]))
-            found += [self._pool(stream, members) for stream, members in pools.items()]
-            if changed:
-                self.progress.put(changed)
+                    found.append(self._stream(tenant, lane, state))
+            found += [self._pool(stream, members, strangers) for stream, members in pools.items()]
+            self._change(changed)
             self._answers[query] = found
             return found
 
@@ -118,6 +134,7 @@ class Assignment:
             for lane, each in done.items():
                 if (state := self._states.get(lane)) and not state.is_parked:
                     state.sequence = max(state.sequence, each.sequence)
+                    self._aside.pop(lane, None)
 
     def parked(
         self, lane: LaneName, sequence: int | None, reason: str, traceback: str, *, is_recorded: bool = False
@@ -142,14 +159,36 @@ class Assignment:
                     found.append(name)
                     if name not in self._states:
                         self._settle(name, tenant, lane, SHARED, fresh)
-            if fresh:
-                self.progress.put(fresh)
+            self._change(fresh)
             return found
 
     def position(self, lane: LaneName) -> int:
         with self._lock:
             state = self._states.get(lane)
             return state.sequence if state else 0
+
+    def id_of(self, lane: LaneName) -> UUID | None:
+        with self._lock:
+            state = self._states.get(lane)
+            return state.id if state else None
+
+    def set_aside(self, lane: LaneName, reason: str) -> None:
+        """Leave a lane out for a while, longer each time: what is wrong is not its events but where they are or go."""
+        with self._lock:
+            state = self._states.get(lane)
+            if state is None:
+                return
+            _, pause = self._aside.get(lane, (0.0, FIRST_PAUSE / 2))
+            pause = min(2 * pause, LONGEST_PAUSE)
+            self._change({lane: replace(state, epoch=state.epoch + 1)})
+            self._aside[lane] = time.monotonic() + pause, pause
+        SET_ASIDE.emit(
+            pipeline=self.progress.pipeline, tenant=lane.tenant, channel=lane.channel, reason=reason, pause=pause
+        )
+
+    def _is_set_aside(self, lane: LaneName) -> bool:
+        until, _ = self._aside.get(lane, (0.0, 0.0))
+        return time.monotonic() < until
 
     def is_parked(self, lane: LaneName) -> bool:
         with self._lock:
@@ -182,11 +221,12 @@ class Assignment:
     ) -> LaneState:
         """The state of a lane, after what only now could be changed of it."""
         wanted, place = self._wanted_query(tenant), f"{tenant.uid}/{lane.account}/{lane.stream}"
-        state = self._states.get(name)
-        if state is None or not state.place.startswith(str(tenant.uid)):
+        known = self._states.get(name)
+        if known is None or not known.place.startswith(str(tenant.uid)):
             # A tenant that was deleted and made anew under its old name is another one.
-            state = changed[name] = self._states[name] = LaneState(0, 1, wanted, place)
-            return state
+            changed[name] = LaneState(uuid4(), 0, 1, wanted, place)
+            return changed[name]
+        state = known
         may_leave = state.query == query or state.query not in self._running
         if state.query != wanted and may_leave:
             state = replace(state, query=wanted, epoch=state.epoch + 1)
@@ -199,9 +239,18 @@ class Assignment:
             )
         if state.place != place and state.query == query:
             state = replace(state, place=place, epoch=state.epoch + 1)
-        if state is not self._states[name]:
-            changed[name] = self._states[name] = state
+        if state is not known:
+            changed[name] = state
         return state
+
+    def _change(self, changed: dict[LaneName, LaneState]) -> None:
+        """On record first: who believes what the database does not know leaves out what it should read."""
+        if changed:
+            self.progress.put(changed)
+            self._states |= changed
+
+    def _may_be_read(self, name: LaneName, tenant: Tenant, state: LaneState) -> bool:
+        return tenant.status == Status.ACTIVE and not state.is_parked and not self._is_set_aside(name)
 
     def _stream(self, tenant: Tenant, lane: Lane, state: LaneState) -> Stream:
         return Stream(
@@ -214,20 +263,21 @@ class Assignment:
             subjects=(lane.subjects,) if lane.is_shared else (),
         )
 
-    def _pool(self, stream: str, members: list[tuple[Tenant, Lane, bool]]) -> Stream:
+    def _pool(self, stream: str, members: list[tuple[Tenant, Lane]], strangers: list[str]) -> Stream:
         """All lanes of a shared stream at once.
 
         Those that are left out are named, and not those that are read: a tenant that has just got its place there may
-        be unknown here for a moment, and its events are read all the same.
+        be unknown here for a moment, and its events are read all the same. What a lane that has moved away has left
+        there for the moment is read where it is now.
         """
-        tenant, lane, _ = members[0]
-        together = {tenant.id: tenant.limits.weight for tenant, _, is_read in members if is_read}
+        tenant, lane = members[0]
+        together = {tenant.id: tenant.limits.weight for tenant, _ in members}
         return Stream(
             stream,
             weight=max(1, min(HEAVIEST, sum(together.values()))),
             group=stream,
             access=self._access.to(tenant, lane),
-            excluding=tuple(lane.subjects for _, lane, is_read in members if not is_read),
+            excluding=tuple(strangers),
         )
 
     def _refresh(self) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tenantry.pipelines.assignment import Assignment
-from tenantry.pipelines.keys import LaneName, lane_of
+from tenantry.pipelines.keys import POOL_PREFIX, LaneName, lane_of
 from tenantry.pipelines.offset_log import Ranges
 from tenantry.tenants.tenant import Tenant
-
-Applied = Callable[[list[LaneName]], Mapping[LaneName, int]]
-"""How far each lane is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +23,8 @@ class Batch:
     """Those whose messages it may hold."""
     lanes: list[LaneName]
     """All that may have messages in it."""
+    pooled: set[LaneName]
+    """Those of them that are in shared streams now."""
     is_all_known: bool
     """Whether it can hold no message of anybody else."""
 
@@ -34,10 +33,11 @@ class Batch:
         tenants = {tenant.id: tenant for tenant in everybody}
         own = [lane for key in ranges if (lane := lane_of(key))]
         pools = {key for key in ranges if lane_of(key) is None}
-        lanes = [lane for lane in own if lane.tenant in tenants] + assignment.lanes_in(pools)
+        pooled = assignment.lanes_in(pools)
+        lanes = [lane for lane in [*own, *pooled] if lane.tenant in tenants]
         is_all_known = not pools and all(lane.tenant in tenants for lane in own)
         owners = {lane.tenant: tenants[lane.tenant] for lane in lanes}
-        return cls(messages, ranges, owners, list(dict.fromkeys(lanes)), is_all_known)
+        return cls(messages, ranges, owners, list(dict.fromkeys(lanes)), set(pooled), is_all_known)
 
     @property
     def ends(self) -> dict[LaneName, int]:
@@ -46,17 +46,23 @@ class Batch:
         return {lane: last for lane, last in ends.items() if lane.tenant in self.tenants}
 
     def known(self) -> DataFrame:
-        """Without what may be left in a shared stream of a tenant that is gone."""
-        return self.messages if self.is_all_known else self.messages.where(F.col("tenant").isin(list(self.tenants)))
+        """Without what may be left in a shared stream of a tenant that is gone, or has moved."""
+        if self.is_all_known:
+            return self.messages
+        is_own = F.col("tenant").isin(list(self.tenants)) & ~F.startswith("origin", F.lit(POOL_PREFIX))
+        return self.messages.where(is_own | F.col("lane").isin([str(lane) for lane in self.pooled]))
 
-    def unseen(self, applied: Applied, assignment: Assignment) -> DataFrame:
-        """Without what was applied before: after a crash, a batch is repeated."""
+    def unseen(self, applied: Mapping[LaneName, int], assignment: Assignment) -> DataFrame:
+        """Without what was applied before: after a crash, a batch is repeated.
+
+        `applied` says how far each lane is; those that it does not name, and those that are parked, are left out.
+        """
         firsts = {lane: first for key, (first, _) in self.ranges.items() if (lane := lane_of(key))}
-        seen = {lane: last for lane, last in applied(self.lanes).items() if last >= firsts.get(lane, 1)}
-        parked = [str(lane) for lane in self.lanes if assignment.is_parked(lane)]
+        seen = {lane: last for lane, last in applied.items() if last >= firsts.get(lane, 1)}
+        left_out = [str(lane) for lane in self.lanes if lane not in applied or assignment.is_parked(lane)]
         frame = self.known()
-        if parked:
-            frame = frame.where(~F.col("lane").isin(parked))
+        if left_out:
+            frame = frame.where(~F.col("lane").isin(left_out))
         return frame.where(_after(seen)) if seen else frame
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tenantry.pipelines.keys import LaneName
+
+CANNOT_BE_READ: Final = "cannot be read: "
+"""What the source says of a stream that does not answer: no lane's events are at fault."""
+MOST_CULPRITS: Final = 16
 
 Result = TypeVar("Result")
 Work = Callable[[DataFrame], Result]
@@ -36,8 +40,13 @@ def _try(
     try:
         tried.results.append(work(part))
     except Exception as problem:
+        if CANNOT_BE_READ in str(problem):
+            raise
         if len(lanes) == 1:
             tried.failed[lanes[0]] = problem
+            if len(tried.failed) > MOST_CULPRITS:
+                # So many are not at fault, each by itself.
+                raise
             return
         half = len(lanes) // 2
         for some in (lanes[:half], lanes[half:]):

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tenantry.pipelines.task_database import TaskConnection, transact
 from tenantry.postgres.queries import SqlFolder
 
 AT_ONCE: Final = 500
+MOST_BYTES: Final = 16 << 20
 
 _sql = SqlFolder("tenantry.pipelines")
 
@@ -39,8 +41,14 @@ def bury(database_url: str, rows: pa.RecordBatch) -> None:
 
 
 def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    for start in range(0, len(rows), AT_ONCE):
-        yield rows.slice(start, AT_ONCE)
+    """A statement takes a gigabyte at most."""
+    start, size = 0, 0
+    for number, length in enumerate(pc.binary_length(rows.column("payload")).to_pylist()):
+        if size and (size + length > MOST_BYTES or number - start >= AT_ONCE):
+            yield rows.slice(start, number - start)
+            start, size = number, 0
+        size += length + 1
+    yield rows.slice(start)
 
 
 def _storable(text: str) -> str:

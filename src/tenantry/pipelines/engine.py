@@ -88,7 +88,9 @@ class Engine:
         settings = self.settings
         every = f"{round(settings.table_seconds * 1000)} milliseconds"
         assignment = self.assign(self._warehouse, None)
-        warehouse = Warehouse(self._warehouse, self.tables, assignment, self.database_url)
+        application = self.application
+        reserved = {each.table for each in application.pipelines.values()} if application else set()
+        warehouse = Warehouse(self.tables, assignment, self.database_url, reserved)
         course = self._course((EVERY_TYPE,), every, settings.pipeline_batch)
         made: list[PipelineQueries] = [BatchPipeline(assignment, warehouse, course)]
         if self.application is None:
@@ -97,23 +99,24 @@ class Engine:
         ship_application(each.evolve for each in self.application.projections.values())
         for pipeline in self.application.pipelines.values():
             assignment = self.assign(pipeline.name, pipeline.channel, may_be_dedicated=not pipeline.stateful)
-            course = self._course(pipeline.types, every, settings.pipeline_batch)
+            course = self._course(pipeline.types, every, settings.pipeline_batch, pipeline.channel)
             if pipeline.stateful:
-                made.append(StatefulPipeline(assignment, pipeline, self.tables, course))
+                made.append(StatefulPipeline(assignment, pipeline, self.tables, self.database, course))
             else:
                 made.append(BatchPipeline(assignment, Transforming(pipeline, self.tables, assignment), course))
         for projection in self.application.projections.values():
             assignment = self.assign(projection.name, projection.channel)
-            course = self._course(projection.types, AS_FAST_AS_IT_CAN, settings.projection_batch)
+            course = self._course(projection.types, AS_FAST_AS_IT_CAN, settings.projection_batch, projection.channel)
             made.append(ProjectionPipeline(assignment, projection, self.database_url, course))
         return made
 
-    def _course(self, types: tuple[str, ...], every: str, most: int) -> Course:
+    def _course(self, types: tuple[str, ...], every: str, most: int, channel: str | None = None) -> Course:
         return Course(
             self.reader,
             self.roster,
             self._refresh_roster,
             types=None if EVERY_TYPE in types else type_expression(types),
+            channel=channel,
             every=every,
             most=most,
             checkpoints=self._checkpoints,

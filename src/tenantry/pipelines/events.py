@@ -34,10 +34,11 @@ _ENVELOPE: Final = (
 _HAS_ZONE: Final = r"(?:[Zz]|[+-]\d\d:?\d\d)$"
 
 
-def read_messages(messages: DataFrame, types: str | None = None) -> DataFrame:
+def read_messages(messages: DataFrame, types: str | None = None, channel: str | None = None) -> DataFrame:
     """Every message as an event, or with a `problem` that says why it is none; then `payload` has it as it was.
 
-    `types` is a regular expression: what has another type is left out before anything is parsed. The lane says whose an
+    `types` is a regular expression: what has another type, or is of another channel, is left out before anything is
+    parsed. `origin` is the key under which it was read. The lane says whose an
     event is; a shared stream, the subject, which only the platform can choose there.
     """
     split = F.split("subject", r"\.", 5)
@@ -45,6 +46,7 @@ def read_messages(messages: DataFrame, types: str | None = None) -> DataFrame:
     is_pool = F.startswith("stream", F.lit(POOL_PREFIX))
     lane = F.split(F.substring_index("stream", "@", 1), "/")
     placed = messages.select(
+        F.col("stream").alias("origin"),
         F.when(is_pool, words[2]).otherwise(lane[0]).alias("tenant"),
         F.when(is_pool, words[3]).otherwise(lane[1]).alias("channel"),
         words[4].alias("type"),
@@ -56,14 +58,17 @@ def read_messages(messages: DataFrame, types: str | None = None) -> DataFrame:
     )
     if types is not None:
         placed = placed.where(F.col("type").rlike(types))
+    if channel is not None:
+        placed = placed.where(F.col("channel") == channel)
     text = F.col("_message").cast("string")
     parsed = placed.select(
         "*", text.alias("_text"), F.from_json(text, _ENVELOPE, {"columnNameOfCorruptRecord": _BROKEN}).alias("_event")
     )
     time = F.col("_event.time")
-    checked = parsed.select(
-        "*", F.when(time.rlike(_HAS_ZONE), time.try_cast("timestamp")).alias("time"), F.col("_event.id").alias("id")
-    )
+    moment = F.when(time.rlike(_HAS_ZONE), time.try_cast("timestamp"))
+    # No Python and few tables know others.
+    known_year = F.when(F.year(moment).between(1, 9999), moment)
+    checked = parsed.select("*", known_year.alias("time"), F.col("_event.id").alias("id"))
     return checked.select(
         "tenant",
         "channel",
@@ -78,11 +83,13 @@ def read_messages(messages: DataFrame, types: str | None = None) -> DataFrame:
         "sequence",
         "received",
         "address",
+        "origin",
         F.octet_length("_message").cast("long").alias("bytes"),
         _problem().alias("problem"),
         "_message",
     ).select(
         *EVENT_COLUMNS,
+        "origin",
         "address",
         "bytes",
         "problem",

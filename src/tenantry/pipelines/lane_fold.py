@@ -53,7 +53,7 @@ class LaneFold:
         self.changes: list[Change] = []
         self.parking: Parking | None = None
         self._projection = projection
-        self._arrivals = [each for each in arrivals if each.sequence > position.sequence]
+        self._arrivals = _increasing(arrivals, position.sequence)
         self._applied = len(self._arrivals)
         self._events: list[PipelineEvent] = []
         self._keys: list[str | None] = []
@@ -149,6 +149,16 @@ class LaneFold:
     def _park(self, index: int, problem: Exception) -> None:
         self._applied = index
         self.parking = Parking.at(self._arrivals[index].sequence, problem)
+
+
+def _increasing(arrivals: list[Arrival], last: int) -> list[Arrival]:
+    """Those that are new. A lane that has just moved may come twice, from where it was and from where it is."""
+    found = []
+    for each in arrivals:
+        if each.sequence > last:
+            found.append(each)
+            last = each.sequence
+    return found
 
 
 class _NotFolded(Exception):

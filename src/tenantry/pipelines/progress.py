@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from psycopg import Connection
 from psycopg.rows import dict_row
@@ -31,6 +32,8 @@ _sql = SqlFolder("tenantry.pipelines")
 class LaneState:
     """Where a pipeline is on a lane."""
 
+    id: UUID
+    """What tables remember of it."""
     sequence: int
     """The last one that was applied."""
     epoch: int
@@ -67,6 +70,7 @@ class Progress:
         self._execute(
             "put_lanes",
             **_columns(lanes),
+            ids=[state.id for state in lanes.values()],
             sequences=[state.sequence for state in lanes.values()],
             epochs=[state.epoch for state in lanes.values()],
             queries=[state.query for state in lanes.values()],

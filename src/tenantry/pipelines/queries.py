@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,7 @@ from tenantry.pipelines.spark_errors import find_cause
 from tenantry.tenants.roster import Roster
 
 AS_FAST_AS_IT_CAN: Final = "0 seconds"
+_UNREADABLE: Final = re.compile(r"stream (?P<key>[a-z0-9-]+/[a-z0-9-]+@\d+) cannot be read: (?P<reason>[^\n]{0,300})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Course:
     refresh_roster: Callable[[], None]
     types: str | None
     """A regular expression; none: events of every type."""
+    channel: str | None
+    """None: all of them."""
     every: str
     """How long it waits from the start of one batch to that of the next."""
     most: int
@@ -66,8 +70,8 @@ class PipelineQueries:
                 lambda query=query: self._start(query),  # type: ignore[misc]
                 first_pause=self._course.first_pause,
                 explain=lambda problem, query=query: self._problems.pop(query, problem),  # type: ignore[misc]
-                on_failure=lambda query=query: self._recover(query),  # type: ignore[misc]
-                on_end=lambda query=query: self.assignment.ended(query),  # type: ignore[misc]
+                on_failure=lambda problem, query=query: self._get_over(query, problem),  # type: ignore[misc]
+                on_end=lambda query=query: self._forget(query),  # type: ignore[misc]
             )
         for query in self.queries.keys() - wanted:
             self.queries.pop(query).stop()
@@ -86,7 +90,7 @@ class PipelineQueries:
         log = OffsetLog(spark, checkpoint)
         messages = self._course.reader.stream(name, lambda: self.assignment.streams_of(query), most=self._course.most)
 
-        frame = self._frame(read_messages(messages, self._course.types))
+        frame = self._frame(read_messages(messages, self._course.types, self._course.channel))
 
         def handle(frame: DataFrame, number: int) -> None:
             try:
@@ -111,6 +115,18 @@ class PipelineQueries:
 
     def _handle_batch(self, frame: DataFrame, number: int, ranges: Ranges) -> None:
         raise NotImplementedError
+
+    def _get_over(self, query: str, problem: Exception) -> None:
+        """A lane that could not be read is left out for a while: the batch is then repeated without it."""
+        named = _UNREADABLE.search(str(problem))
+        if named and (lane := lane_of(named["key"])):
+            self.assignment.set_aside(lane, named["reason"].strip())
+        else:
+            self._recover(query)
+
+    def _forget(self, query: str) -> None:
+        self.assignment.ended(query)
+        self._course.reader.forget(f"{self.name}/{query}")
 
     def _recover(self, query: str) -> None:
         """Whatever can be done before a query that has failed is started again."""

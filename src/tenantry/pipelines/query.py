@@ -39,7 +39,7 @@ class KeptQuery:
         *,
         first_pause: float,
         explain: Callable[[Exception], Exception] = lambda problem: problem,
-        on_failure: Callable[[], None] = lambda: None,
+        on_failure: Callable[[Exception], None] = lambda _: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self.pipeline = pipeline
@@ -87,7 +87,8 @@ class KeptQuery:
                         return
                     if time.monotonic() - began > IS_STEADY_AFTER:
                         pause = self._first_pause
-                    cause = find_cause(self._explain(problem))
+                    explained = self._explain(problem)
+                    cause = find_cause(explained)
                     FAILED.emit(
                         pipeline=self.pipeline,
                         query=self.query,
@@ -95,7 +96,7 @@ class KeptQuery:
                         details=cause.traceback,
                         pause=round(pause, 3),
                     )
-                    self._recover()
+                    self._recover(explained)
                     self._stopping.wait(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
         finally:
@@ -110,9 +111,9 @@ class KeptQuery:
         STARTED.emit(pipeline=self.pipeline, query=self.query)
         running.awaitTermination()
 
-    def _recover(self) -> None:
+    def _recover(self, problem: Exception) -> None:
         try:
-            self._on_failure()
+            self._on_failure(problem)
         except Exception as second:
             cause = find_cause(second)
             FAILED.emit(

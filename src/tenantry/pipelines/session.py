@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import tempfile
 import zipfile
@@ -90,10 +91,21 @@ def _session(
         "spark.sql.session.timeZone": "UTC",
         **config,
     }
-    builder = SparkSession.builder.appName(name).master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    # In a file, for what is given to a program in so many words everybody on the machine can read.
+    properties = folder / "spark.properties"
+    folder.mkdir(parents=True, exist_ok=True)
+    properties.touch(mode=0o600)
+    properties.write_text("".join(f"{key}={_escaped(value)}\n" for key, value in settings.items()))
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(properties))} pyspark-shell"
+    try:
+        return SparkSession.builder.appName(name).master(master).getOrCreate()
+    finally:
+        del os.environ["PYSPARK_SUBMIT_ARGS"]
+
+
+def _escaped(value: str) -> str:
+    """As Java reads a value in a file of properties."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def ship_application(functions: Iterable[Callable[..., Any]]) -> None:

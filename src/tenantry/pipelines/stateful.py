@@ -6,7 +6,8 @@ handed from one query to another.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -18,29 +19,58 @@ from tenantry.pipelines.culprits import find_sequence, try_lanes
 from tenantry.pipelines.events import events_of, read_messages
 from tenantry.pipelines.keys import LaneName, lane_of
 from tenantry.pipelines.offset_log import OffsetLog, Ranges
-from tenantry.pipelines.progress import STEP, Done
+from tenantry.pipelines.progress import STEP, Database, Done
 from tenantry.pipelines.queries import Course, PipelineQueries
 from tenantry.pipelines.spark_errors import find_cause
-from tenantry.pipelines.table_files import WRITTEN_DDL, FileWriter
-from tenantry.pipelines.tables import File, Mark, Tables
+from tenantry.pipelines.table_files import TENANT, WRITTEN_DDL, FileWriter
+from tenantry.pipelines.tables import Commit, File, Mark, Tables
 from tenantry.pipelines.transforming import TABLE_COLUMN, Writing, apply
+from tenantry.postgres.queries import SqlFolder
+from tenantry.tenants.tenant import Tenant
+
+NAMESAKE: Final = (
+    "a tenant of this name was deleted, and the pipeline still keeps its state; give the pipeline another name and table, "
+    "and it takes the events of this one, too"
+)
+
+_sql = SqlFolder("tenantry.pipelines")
 
 
 class StatefulPipeline(PipelineQueries):
-    def __init__(self, assignment: Assignment, pipeline: Pipeline, tables: Tables, course: Course) -> None:
+    def __init__(
+        self, assignment: Assignment, pipeline: Pipeline, tables: Tables, database: Database, course: Course
+    ) -> None:
         super().__init__(assignment, course)
+        self._database = database
         self._pipeline = pipeline
         self._tables = tables
 
     def _frame(self, messages: DataFrame) -> DataFrame:
         return apply(self._pipeline, events_of(messages))
 
+    def _namesakes(self, query: str, tenants: Iterable[Tenant]) -> set[str]:
+        """Tenants under whose name the query still keeps the state of another one, which is gone."""
+        here = list(tenants)
+        with self._database.connection() as connection:
+            rows = connection.execute(
+                _sql.text("note_stateful_tenants"),
+                {"query": query, "tenants": [each.id for each in here], "uids": [each.uid for each in here]},
+            ).fetchall()
+        return {tenant for (tenant,) in rows}
+
     def _handle_batch(self, frame: DataFrame, number: int, ranges: Ranges) -> None:
         """Also without new events: time that has passed may have finished a window."""
         table = self._pipeline.table
-        locations = self._tables.claim((tenant, table) for tenant in self._course.roster)
+        query = str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+        tenants = {tenant.id: tenant for tenant in self._course.roster}
+        namesakes = self._namesakes(query, tenants.values())
+        for lane in {lane for key in ranges if (lane := lane_of(key)) and lane.tenant in namesakes}:
+            self.assignment.parked(lane, None, NAMESAKE, "")
+        locations = self._tables.claim((each, table) for each in tenants.values() if each.id not in namesakes)
         writer = FileWriter(self._tables.lake, locations, TABLE_COLUMN, (TABLE_COLUMN,))
-        rows = frame.withColumn(TABLE_COLUMN, F.lit(table))
+        # What is left in the state of tenants that are gone is nobody's.
+        rows = frame.where(F.col(TENANT).isin([tenant for tenant, _ in locations]))
+        rows = rows.withColumn(TABLE_COLUMN, F.lit(table))
         written = [row.asDict() for row in rows.mapInArrow(writer, WRITTEN_DDL).collect()]
         files: dict[str, list[File]] = {}
         for row in written:
@@ -48,11 +78,15 @@ class StatefulPipeline(PipelineQueries):
             files.setdefault(row["tenant"], []).append(file)
         # Spark's own id of the query is another one with each new checkpoint, where batches are counted anew. Versions
         # are counted from one, for nought is what a table says that knows of none.
-        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         mark = Mark(f"{self.name}/{query}", number + 1)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
         STEP.emit(pipeline=self.name, step="written")
-        self._tables.commit_all((locations[tenant, table], schema, added, mark) for tenant, added in files.items())
+        problems = self._tables.commit_all(
+            Commit(locations[tenant, table], tenants[tenant].uid, schema, added, mark)
+            for tenant, added in files.items()
+        )
+        for problem in problems.values():
+            raise problem
         STEP.emit(pipeline=self.name, step="committed")
         self.assignment.advanced(self._done(ranges, written))
 
@@ -88,7 +122,7 @@ class StatefulPipeline(PipelineQueries):
             messages = read_messages(raw, self._course.types).where(F.col("problem").isNull())
             spans = messages.groupBy("tenant", "channel").agg(F.min("sequence"), F.max("sequence")).collect()
             lanes = {LaneName(row[0], row[1]): (row[2], row[3]) for row in spans}
-            writing = Writing(self._pipeline, self._tables, {})
+            writing = Writing(self._pipeline, self._tables, dict.fromkeys(lanes, ""))
             tried = try_lanes(messages, list(lanes), writing.run)
             for lane, problem in tried.failed.items():
                 own = messages.where(F.col("lane") == str(lane))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ READY = signal("pipelines.ready", "Spark runs, and the pipelines with it.", "pip
 
 LOCK: Final = "pipelines"
 LOOK_SECONDS: Final = 0.5
+HANDOVER_SECONDS: Final = 5.0
 ROSTER_SECONDS: Final = 30.0
 _AWAY: Final = (psycopg.Error, PoolTimeout, DatabaseUnreachable)
 
@@ -65,10 +67,14 @@ class Supervisor:
         async with Locks.open(self._database_url) as locks:
             while True:
                 try:
-                    async with locks.hold(LOCK) as lease:
+                    async with AsyncExitStack() as stack:
+                        taking = stack.enter_async_context(locks.hold(LOCK))
+                        # Without a database nobody leads, and what runs goes on; but somebody else may have taken over.
+                        lease = await asyncio.wait_for(taking, HANDOVER_SECONDS if self.engine else None)
                         await self._lead(lease)
+                except TimeoutError:
+                    await self._close()
                 except _AWAY:
-                    # What runs goes on: every commit says what it is, so two who believe to lead do no harm.
                     await asyncio.sleep(LOOK_SECONDS)
 
     async def _lead(self, lease: Lease) -> None:
@@ -81,10 +87,13 @@ class Supervisor:
             await asyncio.to_thread(self.engine.keep)
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def stop(self) -> None:
+    async def _close(self) -> None:
         engine, self.engine = self.engine, None
         if engine is not None:
             await asyncio.to_thread(engine.close)
+
+    async def stop(self) -> None:
+        await self._close()
         if self._spark is not None and self._given_spark is None:
             await asyncio.to_thread(self._spark.stop)
 

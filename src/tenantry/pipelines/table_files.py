@@ -140,12 +140,12 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
         missing[name] = column.null_count
         if not _is_ordered(column.type) or column.null_count == len(column):
             continue
-        ends = pc.min_max(column).as_py()
         try:
+            ends = pc.min_max(column).as_py()
             if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
                 raise ArithmeticError("JSON has no word for NaN and infinity")
             least[name], greatest[name] = _plain(ends["min"], up=False), _plain(ends["max"], up=True)
-        except ArithmeticError:
+        except (ArithmeticError, ValueError):
             return {"numRecords": len(rows)}
     return {"numRecords": len(rows), "minValues": least, "maxValues": greatest, "nullCount": missing}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Schema
 from deltalake.transaction import AddAction
 
-from tenantry.errors import TableMismatch
+from tenantry.errors import TableConflict, TableMismatch
 from tenantry.pipelines.lake import Lake
 from tenantry.pipelines.progress import Database
 from tenantry.postgres.queries import SqlFolder
@@ -29,10 +30,12 @@ _sql = SqlFolder("tenantry.pipelines")
 
 
 class Mark(NamedTuple):
-    """What a commit says of itself, so that it is not made twice: the greatest version wins."""
+    """What a commit says of itself, so that it is not made twice."""
 
     application: str
     version: int
+    base: int | None = None
+    """The version that the table had when it was decided what to add; none: whatever it has."""
 
 
 class File(NamedTuple):
@@ -42,6 +45,16 @@ class File(NamedTuple):
     size: int
     rows: int
     statistics: str
+
+
+class Commit(NamedTuple):
+    """What is added to a table, and whose the table must still be."""
+
+    location: str
+    owner: UUID
+    schema: pa.Schema
+    files: list[File]
+    mark: Mark
 
 
 class Tables:
@@ -102,32 +115,43 @@ class Tables:
             table = self._find(location)
             return (table.transaction_version(application) or 0) if table else 0
 
-    def versions_of(self, wanted: Mapping[str, str]) -> dict[str, int]:
-        """By location, for many tables at once."""
-        found = self._committers.map(self.version_of, wanted.keys(), wanted.values())
-        return dict(zip(wanted, found, strict=True))
+    def versions_of(self, wanted: Mapping[str, str]) -> tuple[dict[str, int], dict[str, Exception]]:
+        """By location, for many tables at once; and those that cannot be opened, with the reason."""
+        waiting = {place: self._committers.submit(self.version_of, place, name) for place, name in wanted.items()}
+        problems = _problems(waiting)
+        return {place: each.result() for place, each in waiting.items() if place not in problems}, problems
 
-    def commit_all(self, commits: Iterable[tuple[str, pa.Schema, list[File], Mark]]) -> None:
-        """Each table by itself; the first that fails is raised when all are through."""
-        waiting = [self._committers.submit(self.commit, *commit) for commit in commits]
-        problems = [problem for each in waiting if (problem := each.exception())]
-        if problems:
-            raise problems[0]
+    def commit_all(self, commits: Iterable[Commit]) -> dict[str, Exception]:
+        """Each table by itself; those that could not be committed to, with the reason."""
+        return _problems({commit.location: self._committers.submit(self.commit, commit) for commit in commits})
 
-    def commit(self, location: str, schema: pa.Schema, files: list[File], mark: Mark) -> None:
+    def commit(self, commit: Commit) -> None:
         """Add files to a table, and make the table if there is none."""
+        location, owner, schema, files, mark = commit
         with self._locked(location):
+            if self._claimed.get(location, owner) != owner:
+                raise TableConflict(
+                    f"the table {location} is another tenant's by now, of the same name; nothing is added"
+                )
             for attempt in range(ATTEMPTS):
                 table = self._find(location) or self._create(location, schema)
                 try:
-                    if (table.transaction_version(mark.application) or 0) >= mark.version:
+                    version = table.transaction_version(mark.application) or 0
+                    if version >= mark.version:
                         return
+                    if mark.base is not None and version != mark.base:
+                        raise TableConflict(
+                            f"somebody else has added to the table {location} up to {version}, and it was taken to be "
+                            f"at {mark.base}; nothing is added. Does another process run the same pipelines?"
+                        )
                     _widen(table, schema)
                     table.create_write_transaction(
                         [_addition(file) for file in files],
                         "append",
                         table.schema(),
-                        commit_properties=CommitProperties(app_transactions=[Transaction(*mark)]),
+                        commit_properties=CommitProperties(
+                            app_transactions=[Transaction(mark.application, mark.version)]
+                        ),
                     )
                     table.update_incremental()
                 except DeltaError:
@@ -196,6 +220,17 @@ class Tables:
     def _locked(self, location: str) -> threading.Lock:
         with self._lock:
             return self._locks.setdefault(location, threading.Lock())
+
+
+def _problems(waiting: Mapping[str, Future[Any]]) -> dict[str, Exception]:
+    found: dict[str, Exception] = {}
+    for place, each in waiting.items():
+        problem = each.exception()
+        if isinstance(problem, Exception):
+            found[place] = problem
+        elif problem is not None:
+            raise problem
+    return found
 
 
 def _addition(file: File) -> AddAction:

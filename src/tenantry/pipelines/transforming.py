@@ -22,7 +22,8 @@ from tenantry.pipelines.keys import LaneName
 from tenantry.pipelines.progress import STEP, Done
 from tenantry.pipelines.spark_errors import find_cause
 from tenantry.pipelines.table_files import TENANT, WRITTEN_DDL, FileWriter
-from tenantry.pipelines.tables import File, Mark, Tables
+from tenantry.pipelines.table_positions import TablePositions, finish_batch
+from tenantry.pipelines.tables import Commit, File, Tables
 
 TABLE_COLUMN = "_table"
 Written = dict[str, Any]
@@ -35,47 +36,37 @@ class Transforming:
         self._pipeline = pipeline
         self._tables = tables
         self._assignment = assignment
-        self._committed: dict[str, int] = {}
+        self._positions = TablePositions(tables, assignment)
 
     def __call__(self, batch: Batch) -> None:
-        pipeline = self._pipeline
-        locations = self._tables.claim((tenant, pipeline.table) for tenant in batch.tenants.values())
-        unseen = batch.unseen(lambda lanes: self._applied(lanes, batch, locations), self._assignment)
+        table = self._pipeline.table
+        lanes = [lane for lane in batch.lanes if lane.channel == self._pipeline.channel]
+        claimed = self._tables.claim((batch.tenants[lane.tenant], table) for lane in lanes)
+        locations = {lane: claimed[lane.tenant, table] for lane in lanes}
+        applied = self._positions.find(lanes, locations)
+        unseen = batch.unseen(applied, self._assignment)
         messages = unseen.where(F.col("problem").isNull())
         messages.persist()
         try:
             seen = _count(messages)
-            if seen:
-                self._write(batch, messages, seen, locations)
-            self._pass(batch)
+            stopped = self._write(batch, messages, seen, locations) if seen else set()
         finally:
             messages.unpersist()
-
-    def _applied(
-        self, lanes: list[LaneName], batch: Batch, locations: Mapping[tuple[str, str], str]
-    ) -> dict[LaneName, int]:
-        mine = [lane for lane in lanes if lane.channel == self._pipeline.channel]
-        names = {lane: self._mark(batch, lane, 0).application for lane in mine}
-        unknown = {lane: name for lane, name in names.items() if name not in self._committed}
-        places = {lane: locations[lane.tenant, self._pipeline.table] for lane in unknown}
-        versions = self._tables.versions_of({places[lane]: name for lane, name in unknown.items()})
-        for lane, name in unknown.items():
-            self._committed[name] = max(versions[places[lane]], self._assignment.position(lane))
-        return {lane: self._committed[name] for lane, name in names.items()}
+        # Lanes whose batch ended with events that the pipeline does not want are past those, too.
+        ends = {lane: Done(last) for lane, last in batch.ends.items() if lane in applied and lane not in stopped}
+        self._assignment.advanced(ends)
 
     def _write(
-        self,
-        batch: Batch,
-        messages: DataFrame,
-        seen: Mapping[LaneName, Done],
-        locations: Mapping[tuple[str, str], str],
-    ) -> None:
+        self, batch: Batch, messages: DataFrame, seen: Mapping[LaneName, Done], locations: Mapping[LaneName, str]
+    ) -> set[LaneName]:
+        """The lanes that did not come to the end of the batch."""
         writing = Writing(self._pipeline, self._tables, locations)
         tried = try_lanes(messages, list(seen), writing)
-        written = [row for rows in tried.results for row in rows]
-        self._commit(batch, writing.schema, written, {lane: seen[lane] for lane in seen if lane not in tried.failed})
+        good = {lane: done for lane, done in seen.items() if lane not in tried.failed}
+        refused = self._commit(batch, writing, [row for rows in tried.results for row in rows], good)
         for lane, problem in tried.failed.items():
             self._park(batch, lane, messages, seen[lane], writing, problem)
+        return refused | set(tried.failed)
 
     def _park(
         self,
@@ -94,16 +85,15 @@ class Transforming:
         first = own.agg(F.min("sequence")).collect()[0][0]
         culprit = find_sequence(own, first, seen.sequence, writing.fails)
         good = own.where(F.col("sequence") < culprit)
-        if culprit > first:
-            counted = _count(good)
-            if counted:
-                self._commit(batch, writing.schema, writing(good), counted)
+        if culprit > first and (counted := _count(good)):
+            self._commit(batch, writing, writing(good), counted)
         cause = find_cause(problem)
         self._assignment.parked(lane, culprit, cause.reason, cause.traceback)
 
     def _commit(
-        self, batch: Batch, schema: pa.Schema | None, written: list[Written], seen: Mapping[LaneName, Done]
-    ) -> None:
+        self, batch: Batch, writing: Writing, written: list[Written], seen: Mapping[LaneName, Done]
+    ) -> set[LaneName]:
+        """The lanes whose table refused."""
         done = dict(seen)
         files: dict[LaneName, list[File]] = {}
         for row in written:
@@ -111,46 +101,49 @@ class Transforming:
             before = done[lane]
             done[lane] = before._replace(stored=before.stored + row["size"], seconds=before.seconds + row["seconds"])
             files.setdefault(lane, []).append(File(row["file"], row["size"], row["rows"], row["statistics"]))
-        locations = {
-            lane: self._tables.lake.location(batch.tenants[lane.tenant], self._pipeline.table) for lane in files
-        }
-        assert schema is not None or not files
         STEP.emit(pipeline=self._pipeline.name, step="written")
-        self._tables.commit_all(
-            (locations[lane], schema, added, self._mark(batch, lane, done[lane].sequence))
+        commits = {
+            lane: Commit(
+                writing.locations[lane],
+                batch.tenants[lane.tenant].uid,
+                writing.schema,
+                added,
+                self._positions.mark(lane, done[lane].sequence),
+            )
             for lane, added in files.items()
-        )
-        STEP.emit(pipeline=self._pipeline.name, step="committed")
-        self._assignment.advanced(done)
-        self._committed |= dict(self._mark(batch, lane, each.sequence) for lane, each in done.items())
-
-    def _pass(self, batch: Batch) -> None:
-        """Lanes whose batch ended with events that the pipeline does not want are past those, too."""
-        ends = {lane: Done(last) for lane, last in batch.ends.items() if not self._assignment.is_parked(lane)}
-        self._assignment.advanced(ends)
-
-    def _mark(self, batch: Batch, lane: LaneName, sequence: int) -> Mark:
-        uid = batch.tenants[lane.tenant].uid
-        return Mark(f"{self._pipeline.name}/{uid}/{lane.channel}", sequence)
+        }
+        return finish_batch(self._tables, self._assignment, self._positions, commits, done)
 
 
 class Writing:
     """The pipeline's function, and where its rows go."""
 
-    def __init__(self, pipeline: Pipeline, tables: Tables, locations: Mapping[tuple[str, str], str]) -> None:
+    def __init__(self, pipeline: Pipeline, tables: Tables, locations: Mapping[LaneName, str]) -> None:
         self._pipeline = pipeline
-        self._writer = FileWriter(tables.lake, locations, TABLE_COLUMN, (TABLE_COLUMN,))
+        self.locations = locations
+        claimed = {(lane.tenant, pipeline.table): place for lane, place in locations.items()}
+        self._writer = FileWriter(tables.lake, claimed, TABLE_COLUMN, (TABLE_COLUMN,))
+        self._tenants = sorted({lane.tenant for lane in locations})
         self.schema: pa.Schema | None = None
 
     def __call__(self, messages: DataFrame) -> list[Written]:
-        rows = apply(self._pipeline, events_of(messages))
+        rows = self._rows(messages)
         self.schema = to_arrow_schema(rows.schema, timezone="UTC")
         named = rows.withColumn(TABLE_COLUMN, F.lit(self._pipeline.table))
         return [row.asDict() for row in named.mapInArrow(self._writer, WRITTEN_DDL).collect()]
 
+    def _rows(self, messages: DataFrame) -> DataFrame:
+        rows = apply(self._pipeline, events_of(messages))
+        is_known = F.coalesce(F.col(TENANT).isin(self._tenants), F.lit(False))
+        problem = F.concat(
+            F.lit(f"expected the rows of pipeline {self._pipeline.name} to be of tenants whose events it got, got: "),
+            F.coalesce(F.col(TENANT), F.lit("none")),
+        )
+        return rows.where(F.when(is_known, True).otherwise(F.raise_error(problem).cast("boolean")))
+
     def run(self, messages: DataFrame) -> None:
         """The function alone; its rows go nowhere."""
-        apply(self._pipeline, events_of(messages)).write.format("noop").mode("overwrite").save()
+        self._rows(messages).write.format("noop").mode("overwrite").save()
 
     def fails(self, messages: DataFrame) -> bool:
         try:

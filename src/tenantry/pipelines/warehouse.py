@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from tenantry.pipelines.assignment import Assignment
 from tenantry.pipelines.batch import Batch
+from tenantry.pipelines.culprits import try_lanes
 from tenantry.pipelines.dead_letters import bury
 from tenantry.pipelines.keys import LaneName
 from tenantry.pipelines.progress import STEP, Done
+from tenantry.pipelines.spark_errors import find_cause
 from tenantry.pipelines.table_files import WRITTEN, WRITTEN_DDL, FileWriter, divide
-from tenantry.pipelines.tables import File, Mark, Tables
+from tenantry.pipelines.table_positions import TablePositions, finish_batch
+from tenantry.pipelines.tables import Commit, File, Tables
 from tenantry.telemetry import signal
 
 BURIED = signal(
@@ -53,36 +57,53 @@ BESIDES: Final = ("bytes", "problem", "payload", "address")
 class Warehouse:
     """Writes batches into the tables of channels."""
 
-    def __init__(self, name: str, tables: Tables, assignment: Assignment, database_url: str) -> None:
-        self._name = name
+    def __init__(
+        self, tables: Tables, assignment: Assignment, database_url: str, reserved: Container[str] = ()
+    ) -> None:
+        """`reserved` are tables of the application, which no channel may have."""
         self._tables = tables
         self._assignment = assignment
         self._database_url = database_url
-        self._committed: dict[str, int] = {}
-        """By the name under which it was committed: a tenant that is made anew under its old name is another one."""
+        self._reserved = reserved
+        self._positions = TablePositions(tables, assignment)
 
     def __call__(self, batch: Batch) -> None:
-        locations = self._tables.claim((batch.tenants[lane.tenant], lane.channel) for lane in batch.lanes)
-        messages = batch.unseen(lambda lanes: self._applied(lanes, batch, locations), self._assignment)
+        self._park_reserved(batch)
+        lanes = [lane for lane in batch.lanes if not self._assignment.is_parked(lane)]
+        claimed = self._tables.claim((batch.tenants[lane.tenant], lane.channel) for lane in lanes)
+        locations = {lane: claimed[lane] for lane in lanes}
+        applied = self._positions.find(lanes, locations)
+        messages = batch.unseen(applied, self._assignment)
+        tried = try_lanes(messages, list(applied), lambda part: self._write(part, claimed))
+        if len(tried.failed) > 1 and len(tried.failed) == len(applied):
+            # Whatever it is, it is not about a lane.
+            raise next(iter(tried.failed.values()))
+        for lane, problem in tried.failed.items():
+            self._assignment.set_aside(lane, find_cause(problem).reason)
+        written = [row for rows in tried.results for row in rows]
+        self._commit(batch, locations, written, applied.keys() - tried.failed.keys())
+
+    def _park_reserved(self, batch: Batch) -> None:
+        for lane in batch.lanes:
+            if lane.channel in self._reserved and not self._assignment.is_parked(lane):
+                reason = f"the application has a table {lane.channel!r}: give that or the channel another name"
+                self._assignment.parked(lane, None, reason, "")
+
+    def _write(self, messages: DataFrame, claimed: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
         rows = messages.select(
             *[F.to_json("data").alias("data") if field.name == "data" else field.name for field in _COLUMNS], *BESIDES
         )
-        writer = WarehouseWriter(FileWriter(self._tables.lake, locations, "channel", BESIDES), self._database_url)
-        written = [row.asDict() for row in rows.mapInArrow(writer, WRITTEN_DDL).collect()]
-        self._commit(batch, locations, written)
+        writer = WarehouseWriter(FileWriter(self._tables.lake, claimed, "channel", BESIDES), self._database_url)
+        return [row.asDict() for row in rows.mapInArrow(writer, WRITTEN_DDL).collect()]
 
-    def _applied(
-        self, lanes: list[LaneName], batch: Batch, locations: Mapping[tuple[str, str], str]
-    ) -> dict[LaneName, int]:
-        names = {lane: self._mark(batch, lane, 0).application for lane in lanes}
-        unknown = {lane: name for lane, name in names.items() if name not in self._committed}
-        versions = self._tables.versions_of({locations[lane]: name for lane, name in unknown.items()})
-        for lane, name in unknown.items():
-            self._committed[name] = max(versions[locations[lane]], self._assignment.position(lane))
-        return {lane: self._committed[name] for lane, name in names.items()}
-
-    def _commit(self, batch: Batch, locations: Mapping[tuple[str, str], str], written: list[dict[str, Any]]) -> None:
-        done = {lane: Done(last) for lane, last in batch.ends.items()}
+    def _commit(
+        self,
+        batch: Batch,
+        locations: Mapping[LaneName, str],
+        written: list[dict[str, Any]],
+        going_on: Container[LaneName],
+    ) -> None:
+        done = {lane: Done(last) for lane, last in batch.ends.items() if lane in going_on}
         files: dict[LaneName, list[File]] = {}
         for row in written:
             lane = LaneName(row["tenant"], row["table"])
@@ -99,18 +120,18 @@ class Warehouse:
                 files.setdefault(lane, []).append(file)
             else:
                 BURIED.emit(tenant=lane.tenant, channel=lane.channel, count=row["rows"])
-        STEP.emit(pipeline=self._name, step="written")
-        self._tables.commit_all(
-            (locations[lane], SCHEMA, added, self._mark(batch, lane, done[lane].sequence))
+        STEP.emit(pipeline=self._assignment.progress.pipeline, step="written")
+        commits = {
+            lane: Commit(
+                locations[lane],
+                batch.tenants[lane.tenant].uid,
+                SCHEMA,
+                added,
+                self._positions.mark(lane, done[lane].sequence),
+            )
             for lane, added in files.items()
-        )
-        STEP.emit(pipeline=self._name, step="committed")
-        self._assignment.advanced(done)
-        self._committed |= dict(self._mark(batch, lane, each.sequence) for lane, each in done.items())
-
-    def _mark(self, batch: Batch, lane: LaneName, sequence: int) -> Mark:
-        """By the lane's own sequence, which goes on through moves: nothing is repeated, whichever query reads it."""
-        return Mark(f"{self._name}/{batch.tenants[lane.tenant].uid}/{lane.channel}", sequence)
+        }
+        finish_batch(self._tables, self._assignment, self._positions, commits, done)
 
 
 @dataclass(frozen=True, slots=True)

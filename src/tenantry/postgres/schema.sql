@@ -775,6 +775,7 @@ create table tenantry.pipeline_lanes (
     pipeline text not null,
     tenant_id text not null references tenantry.tenants (id) on delete cascade,
     channel text not null,
+    id uuid not null default gen_random_uuid(),
     sequence bigint not null default 0,
     epoch integer not null default 1,
     query text not null,
@@ -786,9 +787,11 @@ create table tenantry.pipeline_lanes (
     parked_traceback text,
     updated_at timestamptz not null default now(),
     primary key (pipeline, tenant_id, channel),
+    foreign key (tenant_id, channel) references tenantry.channels (tenant_id, name) on delete cascade,
     check ((parked_at is null) = (parked_reason is null))
 );
 comment on table tenantry.pipeline_lanes is 'How far each pipeline is on each lane, and whether it is parked there';
+comment on column tenantry.pipeline_lanes.id is 'What tables remember of it: a channel that is removed and added again is another one, and counts anew';
 comment on column tenantry.pipeline_lanes.sequence is 'The last sequence that was applied';
 comment on column tenantry.pipeline_lanes.epoch is 'Counts the times that reading began anew at the next sequence: after a move, or when it was resumed';
 comment on column tenantry.pipeline_lanes.query is 'Who reads it: the query for all, or the tenant''s own';
@@ -805,7 +808,8 @@ create table tenantry.documents (
     document jsonb,
     sequence bigint not null,
     updated_at timestamptz not null default now(),
-    primary key (tenant_id, projection, generation, id)
+    primary key (tenant_id, projection, generation, id),
+    foreign key (tenant_id, channel) references tenantry.channels (tenant_id, name) on delete cascade
 );
 comment on table tenantry.documents is 'What projections made of events; without a document it was deleted';
 comment on column tenantry.documents.sequence is 'The last event that was applied, so that none is applied twice';
@@ -825,6 +829,14 @@ do $$ begin
     grant select on tenantry.documents to tenantry_reader;
 exception when undefined_object then null;
 end $$;
+
+create table tenantry.stateful_tenants (
+    query text not null,
+    tenant_id text not null,
+    tenant_uid uuid not null,
+    primary key (query, tenant_id)
+);
+comment on table tenantry.stateful_tenants is 'Whose state a query keeps: a tenant that is made anew under an old name must not get the old one''s';
 
 create table tenantry.dead_letters (
     tenant_id text not null references tenantry.tenants (id) on delete cascade,
