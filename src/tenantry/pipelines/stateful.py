@@ -29,8 +29,8 @@ from tenantry.postgres.queries import SqlFolder
 from tenantry.tenants.tenant import Tenant
 
 NAMESAKE: Final = (
-    "a tenant of this name was deleted, and the pipeline still keeps its state; give the pipeline another name and table, "
-    "and it takes the events of this one, too"
+    "a tenant of this name was deleted, and the pipeline still keeps its state; give the pipeline another name and "
+    "table, and it takes the events of this one, too"
 )
 
 _sql = SqlFolder("tenantry.pipelines")
