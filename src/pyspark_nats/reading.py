@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 
@@ -15,6 +16,9 @@ from pyspark_nats.rows import Rows
 from pyspark_nats.subjects import SubjectFilter
 from pyspark_nats.task import Task
 
+# Where the catalog can leave a stream out, one account that does not let us in holds up the others for so long.
+PATIENCE_OF_MANY: Final = 5.0
+
 
 def read_task(task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     rows = Rows(include_headers=options.include_headers)
@@ -23,7 +27,9 @@ def read_task(task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         access = task.accesses[part.access]
         wanted = SubjectFilter(part.subjects or options.subjects, part.excluding)
         try:
-            connection = CONNECTIONS.use(access)
+            connection = (
+                CONNECTIONS.use(access) if options.drain_unlisted else CONNECTIONS.use(access, PATIENCE_OF_MANY)
+            )
             for found in read_range(connection, part.stream, part.first, part.last, api_prefix=access.api_prefix):
                 for first, last in found.gaps:
                     losses.tell(f"stream {part.key} no longer has {sequences(first, last)}")

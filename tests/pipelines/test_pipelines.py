@@ -151,3 +151,102 @@ def forgiving() -> Any:
         return state
 
     return fixed
+
+
+async def test_a_function_that_takes_the_tenant_from_the_payload_reaches_nobody_else(running: Running) -> None:
+    from pyspark.sql import DataFrame
+
+    from tenantry import Tenantry
+
+    application = Tenantry("careless")
+
+    @application.pipeline(table="claims", types=["order.*"])
+    def claims(events: DataFrame) -> DataFrame:
+        return events.selectExpr("cast(data:tenant as string) as tenant", "sequence", "id")
+
+    for tenant in ("acme", "evil"):
+        await running.tenant(tenant)
+    await running.publish("acme", [event(1, tenant="acme")])
+    await running.publish("evil", [event(2, tenant="evil"), event(3, tenant="acme")])
+    async with running.pipelines(application):
+        parked = await running.until_parked("claims", "evil")
+        await running.until_at("claims", "acme", 1)
+    assert parked["parked_sequence"] == 2
+    assert (
+        "expected the rows of pipeline claims to be of tenants whose events it got, got: acme"
+        in parked["parked_reason"]
+    )
+    assert [row["id"] for row in running.rows("acme", "claims")] == ["event-1"]
+    assert [row["id"] for row in running.rows("evil", "claims")] == ["event-2"]
+
+
+async def test_an_event_of_an_impossible_time_stops_nobody(running: Running) -> None:
+    for tenant in ("acme", "globex"):
+        await running.tenant(tenant)
+    impossible = (
+        "9999-12-31T23:59:59-14:00",
+        "0001-01-01T00:00:00+14:00",
+        "0000-01-01T00:00:00Z",
+        "12345-01-01T00:00:00Z",
+    )
+    await running.publish("acme", [json.dumps(json.loads(order(0)) | {"time": time}).encode() for time in impossible])
+    await running.publish("globex", [order(0)])
+    async with running.pipelines():
+        await running.until_at("warehouse", "globex", 1)
+        await running.until_at("warehouse", "acme", len(impossible))
+    letters = await running.ask("select reason from tenantry.dead_letters where tenant_id = 'acme'")
+    assert len(letters) == len(impossible)
+    assert all("expected time to be a date and time" in letter["reason"] for letter in letters)
+
+
+async def test_a_channel_that_is_removed_and_added_again_begins_anew(running: Running) -> None:
+    from tenantry.tenants.spec import TenantSpec
+
+    await running.tenant("acme")
+    await running.administration.put(TenantSpec(id="acme", channels={"clicks": None}), "test")
+    await running.publish("acme", map(order, range(3)), "clicks")
+    async with running.pipelines():
+        await running.until_at("warehouse", "acme", 3, "clicks")
+        await running.administration.put(TenantSpec(id="acme", without_channels=("clicks",)), "test")
+
+        async def is_gone() -> bool:
+            tenant = await running.administration.registry.get("acme")
+            return all(channel.name != "clicks" for channel in tenant.channels)
+
+        await running.until(is_gone, "the channel should be erased")
+        await running.administration.put(TenantSpec(id="acme", channels={"clicks": None}), "test")
+        await running.publish("acme", map(order, range(10, 12)), "clicks")
+
+        async def are_there() -> bool:
+            return {json.loads(row["data"])["number"] for row in running.rows("acme", "clicks")} >= {10, 11}
+
+        await running.until(are_there, "the events of the new channel should arrive")
+
+
+async def test_a_channel_that_is_called_like_a_table_of_the_application_is_parked(running: Running) -> None:
+    from tenantry.tenants.spec import TenantSpec
+
+    for tenant in ("acme", "globex"):
+        await running.tenant(tenant)
+    await running.administration.put(TenantSpec(id="globex", channels={"orders": None}), "test")
+    await running.publish("globex", [order(0)], "orders")
+    await running.publish("acme", [order(0)])
+    async with running.pipelines(app):
+        parked = await running.until_parked("warehouse", "globex", "orders")
+        await running.until_at("warehouse", "acme", 1)
+    assert "the application has a table 'orders'" in parked["parked_reason"]
+
+
+async def test_a_tenant_whose_table_is_broken_holds_up_nobody(running: Running) -> None:
+    for tenant in ("acme", "globex"):
+        await running.tenant(tenant)
+    log = running.folder / "lake" / "tenant=globex" / "events" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.json").write_text("this is no log\n")
+    await running.publish("globex", [order(0)])
+    async with running.pipelines():
+        await running.publish("acme", [order(0)])
+        await running.until_at("warehouse", "acme", 1)
+        (log / "00000000000000000000.json").unlink()
+        await running.until_at("warehouse", "globex", 1)
+    assert len(running.rows("globex")) == 1
