@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     )
     pipeline_batch: int = Field(50_000, ge=1, description="events in one micro-batch, at most")
     projection_batch: int = Field(
-        5_000, ge=1, description="events that projections take in one micro-batch, at most; small, to be soon done"
+        10_000, ge=1, description="events that projections take in one micro-batch, at most; small, to be soon done"
     )
     table_seconds: float = Field(2.0, gt=0, le=3600, description="how often tables are written, in seconds")
     pipeline_restart_seconds: float = Field(
