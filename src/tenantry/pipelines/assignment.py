@@ -257,7 +257,7 @@ class Assignment:
             lane.stream,
             weight=tenant.limits.weight,
             group=tenant.id,
-            key=key_of(LaneName(lane.tenant, lane.channel), state.epoch),
+            key=key_of(LaneName(lane.tenant, lane.channel), state.id, state.epoch),
             access=self._access.to(tenant, lane),
             start=state.sequence + 1 if state.sequence else None,
             subjects=(lane.subjects,) if lane.is_shared else (),

@@ -123,7 +123,7 @@ class History:
             first, last = max(span.first, states[name].first), min(span.last, states[name].next - 1)
             if first > last:
                 continue
-            key = lane.stream if lane.is_shared else key_of(name, 0)
+            key = lane.stream if lane.is_shared else key_of(name, tenant.uid, 0)
             before, (low, high) = streams.get(key), ranges.get(key, (first, last))
             ranges[key] = min(low, first), max(high, last)
             streams[key] = Stream(

@@ -1,4 +1,4 @@
-"""What the source calls that which it reads: `acme/events@3`, or `POOL_0` for all lanes of a shared stream.
+"""What the source calls that which it reads: `acme/events@3.8f14e45f`, or `POOL_0` for all lanes of a shared stream.
 
 The number counts how often reading has begun anew. With another key a query begins where it is told to, whatever its
 checkpoint says of the key before; so a lane can be parked and resumed, moved to another stream, or to another query.
@@ -7,6 +7,7 @@ checkpoint says of the key before; so a lane can be parked and resumed, moved to
 from __future__ import annotations
 
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from tenantry.tenants.lanes import pool_name
 
@@ -23,8 +24,9 @@ class LaneName(NamedTuple):
         return f"{self.tenant}/{self.channel}"
 
 
-def key_of(lane: LaneName, epoch: int) -> str:
-    return f"{lane}@{epoch}"
+def key_of(lane: LaneName, id: UUID, epoch: int) -> str:
+    """A channel that is removed and added again is another lane, which a query must not take for the one before."""
+    return f"{lane}@{epoch}.{id.hex[:8]}"
 
 
 def lane_of(key: str) -> LaneName | None:

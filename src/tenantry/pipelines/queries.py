@@ -22,7 +22,9 @@ from tenantry.pipelines.spark_errors import find_cause
 from tenantry.tenants.roster import Roster
 
 AS_FAST_AS_IT_CAN: Final = "0 seconds"
-_UNREADABLE: Final = re.compile(r"stream (?P<key>[a-z0-9-]+/[a-z0-9-]+@\d+) cannot be read: (?P<reason>[^\n]{0,300})")
+_UNREADABLE: Final = re.compile(
+    r"stream (?P<key>[a-z0-9-]+/[a-z0-9-]+@[0-9a-f.]+) cannot be read: (?P<reason>[^\n]{0,300})"
+)
 
 
 @dataclass(frozen=True, slots=True)
