@@ -142,7 +142,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Started once per worker, and shared by its tests."""
     from tenantry.pipelines.session import open_session
 
-    session = open_session("tests", tmp_path_factory.mktemp("spark"), master="local[2]")
+    config = {"spark.sql.streaming.numRecentProgressUpdates": "100"}
+    session = open_session("tests", tmp_path_factory.mktemp("spark"), master="local[2]", config=config)
     yield session
     session.stop()
 

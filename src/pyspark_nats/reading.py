@@ -42,6 +42,8 @@ def read_task(task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
                 raise StreamsUnavailable(f"stream {part.key} cannot be read: {problem}") from problem
             losses.tell(f"{sequences(part.first, part.last)} of stream {part.key} cannot be read: {problem}")
         except BulkError as problem:
+            if options.drain_unlisted:
+                raise
             raise StreamsUnavailable(f"stream {part.key} cannot be read: {problem}") from problem
     if len(rows):
         yield rows.take()
