@@ -143,7 +143,8 @@ async def test_a_crowd_is_spooled_together_each_in_its_order(
             assert await send(sender, f"{name}-{number}") == 1
 
     await asyncio.gather(*(stream(sender, str(number)) for sender in (acme, globex) for number in range(8)))
-    rows = await fragile.rows()
+    # A machine that is busy may answer the first ones too late, and they are spooled too.
+    rows = [row for row in await fragile.rows() if row["event_id"] != "first"]
     assert len(rows) == 2 * 8 * 20
     for tenant in ("acme", "globex"):
         for name in range(8):
