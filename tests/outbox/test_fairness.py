@@ -79,12 +79,14 @@ async def test_shares_follow_the_weights(carrying: Carrying) -> None:
     weights = {"one": 1, "two": 2, "four": 4}
     for tenant, weight in weights.items():
         await carrying.tenant(tenant, weight=weight)
-        await fill(carrying, tenant, 30_000)
+        await fill(carrying, tenant, 50_000)
     async with carrying.relay():
         await until_published(carrying)
-    shares = await served(carrying, list(weights), 42_000)
+    # So many that a round more or less of the lightest tenant, which is a matter of where one begins to count, is little.
+    events = 77_000
+    shares = await served(carrying, list(weights), events)
     for tenant, weight in weights.items():
-        expected = 42_000 * weight / 7
+        expected = events * weight / 7
         assert abs(shares[tenant] - expected) <= 0.05 * expected, shares
 
 

@@ -113,7 +113,7 @@ class Storm:
                 await asyncio.sleep(0.1)
                 continue
             self.emitted = {tenant: number + 1 for tenant, number in self.emitted.items()}
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
 
     # -- what may happen ----------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ class Producer:
                 await asyncio.sleep(0.05)
                 continue
             self.sent += 1
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
 
 
 @asynccontextmanager

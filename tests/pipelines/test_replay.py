@@ -72,7 +72,7 @@ async def test_rows_are_put_back_as_they_were_and_none_is_there_twice(
 async def test_events_that_come_in_meanwhile_are_neither_lost_nor_doubled(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "CHUNK", 100)
+    monkeypatch.setattr(replay, "CHUNK", 200)
     monkeypatch.setattr(replay, "SHARE", 1.0)
     tiers, pipelines = {"acme": "stream", "pooly": "pooled"}, ("warehouse", "orders")
     for tenant, tier in tiers.items():
@@ -88,7 +88,7 @@ async def test_events_that_come_in_meanwhile_are_neither_lost_nor_doubled(
                 for tenant in tiers:
                     await running.publish(tenant, map(order, range(count, count + 3)))
                 count += 3
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.3)
 
         publishing = asyncio.create_task(publish())
         jobs = [
@@ -154,10 +154,10 @@ async def test_only_what_came_in_between_two_times_is_replayed(running: Running)
 async def test_a_replay_that_was_broken_off_is_carried_on(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "CHUNK", 2)
     await running.tenant("acme")
-    await running.publish("acme", map(order, range(40)))
+    await running.publish("acme", map(order, range(24)))
     desk = JobDesk(running.administration)
     async with running.pipelines():
-        await running.until_at("warehouse", "acme", 40)
+        await running.until_at("warehouse", "acme", 24)
         open_table(running).update({"id": "'changed'"})
         job = await ask(running, "replay", "warehouse", from_sequence=1)
 
@@ -167,10 +167,10 @@ async def test_a_replay_that_was_broken_off_is_carried_on(running: Running, monk
         await running.until(is_under_way, "the replay should be under way")
     left = await desk.get(str(job.id))
     assert left.state == "running"
-    assert left.done < 40
+    assert left.done < 24
     async with running.pipelines():
         assert (await until_ended(running, job)).state == "done"
-    assert [row["id"] for row in running.rows("acme")] == [f"event-{number}" for number in range(40)]
+    assert [row["id"] for row in running.rows("acme")] == [f"event-{number}" for number in range(24)]
 
 
 async def test_what_is_cancelled_ends_and_what_was_replayed_stays(
@@ -195,15 +195,7 @@ async def test_what_is_cancelled_ends_and_what_was_replayed_stays(
     assert sequences(running) == list(range(1, 201))
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "words"),
-    [
-        ("customers", "tenantry projection rebuild customers"),
-        ("sums", "keeps state"),
-        ("nameless", "keep the column sequence"),
-    ],
-)
-async def test_what_cannot_be_replayed_is_refused(running: Running, pipeline: str, words: str) -> None:
+async def test_what_cannot_be_replayed_is_refused(running: Running) -> None:
     changed = Tenantry("shop")
     changed.projection("customers", key="data.customer")(lambda state, event: state)
     changed.pipeline(table="nameless")(lambda events: events.select("tenant", "id"))
@@ -211,7 +203,12 @@ async def test_what_cannot_be_replayed_is_refused(running: Running, pipeline: st
     await running.tenant("acme")
     await running.publish("acme", map(order, range(3)))
     async with running.pipelines(changed):
-        await running.until_at(pipeline, "acme", 3)
-        refused: Any = await do(running, "replay", pipeline, from_sequence=1)
-        assert refused.state == "failed"
-        assert words in refused.problem
+        for pipeline, words in (
+            ("customers", "tenantry projection rebuild customers"),
+            ("sums", "keeps state"),
+            ("nameless", "keep the column sequence"),
+        ):
+            await running.until_at(pipeline, "acme", 3)
+            refused: Any = await do(running, "replay", pipeline, from_sequence=1)
+            assert refused.state == "failed"
+            assert words in refused.problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_nats import Stream
+from pyspark_nats import NatsDataSource, Stream
 from tenantry.pipelines.catalog import ADDRESS, QUERY
 from tenantry.pipelines.offset_log import Ranges
 from tenantry.pipelines.switchboard import Answer, Switchboard
@@ -23,11 +24,17 @@ class LaneReader:
     def __init__(self, spark: SparkSession, switchboard: Switchboard) -> None:
         self.spark = spark
         self._switchboard = switchboard
+        self._registering = threading.Lock()
 
     def stream(self, query: str, answer: Answer, *, most: int) -> DataFrame:
         """What a query is answered to read, as messages, at most so many in a batch."""
         self._switchboard.connect(query, answer)
-        return self.spark.readStream.format("nats").options(**self._options(query), maxOffsetsPerTrigger=most).load()
+        with self._registering:
+            # Queries that are made of one registration write into the same variables when they start, and the one that
+            # Spark makes by itself does not stand that: none of them could then send a task to its executors any more.
+            self.spark.dataSource.register(NatsDataSource)
+            reader = self.spark.readStream.format("nats")
+            return reader.options(**self._options(query), maxOffsetsPerTrigger=most).load()
 
     @contextmanager
     def read(self, streams: Sequence[Stream], ranges: Ranges) -> Iterator[DataFrame]:

@@ -61,7 +61,11 @@ def open_session(
     is_local = master.startswith("local")
     for name in ("SQLQueryContextLogger", "py4j.clientserver"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    settings = FOR_MANY_SMALL_BATCHES | {"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)} | dict(config or {})
+    settings = FOR_MANY_SMALL_BATCHES | {"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
+    if is_local:
+        # Executors elsewhere get our packages too late for that.
+        settings |= {"spark.python.daemon.module": "tenantry.pipelines.worker_daemon"}
+    settings |= dict(config or {})
     session = _session(name, folder, master, settings, java, is_local=is_local)
     if not is_local:
         session.sparkContext.addPyFile(pack_packages(folder))
