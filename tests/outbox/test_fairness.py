@@ -82,7 +82,7 @@ async def test_shares_follow_the_weights(carrying: Carrying) -> None:
         await fill(carrying, tenant, 50_000)
     async with carrying.relay():
         await until_published(carrying)
-    # So many that a round more or less of the lightest tenant, which is a matter of where one begins to count, is little.
+    # So many that a round more or less, which is a matter of where one begins to count, is little.
     events = 77_000
     shares = await served(carrying, list(weights), events)
     for tenant, weight in weights.items():
