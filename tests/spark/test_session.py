@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -36,7 +36,8 @@ def test_no_two_queries_share_what_spark_writes_to_when_they_start(spark: SparkS
         for query in ("one", "two"):
             reader.stream(query, list, most=1)
             source = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource("nats")
-            maps.add(spark._jvm.System.identityHashCode(source.dataSourceCls().envVars()))
+            jvm: Any = spark._jvm
+            maps.add(jvm.System.identityHashCode(source.dataSourceCls().envVars()))
     finally:
         switchboard.close()
     assert len(maps) == 2
