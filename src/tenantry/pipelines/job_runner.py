@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 from psycopg.rows import dict_row
@@ -77,7 +77,7 @@ class JobRunner:
         return RunningJob(self._database, self._stopping, **row) if row else None
 
     def _do(self, job: RunningJob) -> None:
-        about: dict[str, Any] = {"job": job.id, "kind": job.kind, "pipeline": job.pipeline, "tenant": job.tenant_id}
+        about = {"job": str(job.id), "kind": job.kind, "pipeline": job.pipeline, "tenant": job.tenant_id}
         BEGAN.emit(**about)
         began = time.monotonic()
         state, problem = self._attempt(job)
