@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import accumulate
+from math import ceil
 from typing import NamedTuple
 
 
@@ -17,6 +18,8 @@ class Want(NamedTuple):
 
     pending: int
     weight: float
+    most: float = 1.0
+    """What part of the room it may have at most."""
 
 
 class Shares:
@@ -81,16 +84,16 @@ class FairAdmission:
         for key, want in wants.items():
             group = groups.get(key)
             members.setdefault(f"group {group}" if group else f"stream {key}", {})[key] = want
-        parts = self._groups.divide(
-            {
-                group: Want(sum(want.pending for want in inside.values()), max(want.weight for want in inside.values()))
-                for group, inside in members.items()
-            },
-            room,
-        )
+        parts = self._groups.divide({group: _together(inside, room) for group, inside in members.items()}, room)
         self._members = {group: self._members.get(group) or Shares() for group in members if len(members[group]) > 1}
         granted: dict[str, int] = {}
         for group, part in parts.items():
             inside = members[group]
             granted |= self._members[group].divide(inside, part) if len(inside) > 1 else {next(iter(inside)): part}
         return granted
+
+
+def _together(wants: Mapping[str, Want], room: int) -> Want:
+    pending = sum(want.pending for want in wants.values())
+    most = ceil(max(want.most for want in wants.values()) * room)
+    return Want(min(pending, most), max(want.weight for want in wants.values()))

@@ -25,6 +25,8 @@ class Stream:
     """Its share of a batch, against the others that have something to read."""
     group: str = ""
     """Streams of one group share one share, that of the heaviest; alone unless given."""
+    most: float = 1.0
+    """What part of a batch's limit its group may have at most: a flood then makes no batch long, and nobody wait."""
     key: str = ""
     """What rows and offsets call it; its name unless given. Needed where two accounts have streams of one name."""
     access: Access | None = None
@@ -51,6 +53,9 @@ class Stream:
             raise CatalogInvalid(f"stream {self.key}: {problem}") from None
         if self.key.startswith("."):
             raise CatalogInvalid(f"expected a key that does not start with a dot, got: {self.key!r}")
+        most: object = self.most
+        if not (isinstance(most, int | float) and 0 < most <= 1):
+            raise CatalogInvalid(f"expected most of {self.key} to be a part, above 0 and up to 1, got: {self.most!r}")
         weight: object = self.weight
         if not (isinstance(weight, int | float) and LIGHTEST <= weight <= HEAVIEST):
             raise CatalogInvalid(

@@ -195,7 +195,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return pending
         streams = self._selection.streams
         return self._admission.divide(
-            {key: Want(count, streams[key].weight) for key, count in pending.items()},
+            {key: Want(count, streams[key].weight, streams[key].most) for key, count in pending.items()},
             {key: streams[key].group for key in pending},
             limit.max_rows,
         )

@@ -29,7 +29,7 @@ POINTS = [
     "customers:folded",
     "customers:recorded",
 ]
-ROUNDS = int(os.environ.get("STORM_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("STORM_ROUNDS", "2"))
 
 
 async def test_every_event_is_once_in_its_table_and_document_whatever_is_killed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tenantry.pipelines.query import KeptQuery
 from tests.pipelines.running import Running, event
 from tests.pipelines.shop import app, fold
 
@@ -38,6 +39,24 @@ async def last_sequence(running: Running, tenant: str) -> int:
     lane = await running.administration.lanes.resolve(tenant, "events")
     async with running.administration.backbone.jetstream(lane.broker) as jetstream:
         return await jetstream.last_sequence(lane.stream, lane.subjects)
+
+
+async def test_a_flood_fills_no_batch_unless_its_tenant_has_a_query_to_itself(running: Running) -> None:
+    running.settings = running.settings.model_copy(update={"pipeline_batch": 50})
+    await running.tenant("acme", "stream")
+    await running.tenant("alone", "stream", dedicated=True)
+    for tenant in ("acme", "alone"):
+        await running.publish(tenant, map(order, range(60)))
+    async with running.pipelines() as engine:
+        for tenant, query, expected in (("acme", "shared", [20, 20, 20]), ("alone", "alone", [50, 10])):
+            await running.until_at("warehouse", tenant, 60)
+            kept = engine.pipelines["warehouse"].queries[query]
+
+            async def is_reported(kept: KeptQuery = kept) -> bool:
+                return bool(sum(each["numInputRows"] for each in kept.recent_progress) == 60)
+
+            await running.until(is_reported, "Spark should say what its batches had")
+            assert [each["numInputRows"] for each in kept.recent_progress if each["numInputRows"]] == expected
 
 
 async def test_what_a_row_of_the_warehouse_says(running: Running) -> None:

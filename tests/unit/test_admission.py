@@ -62,6 +62,16 @@ def test_more_streams_are_not_a_larger_share_for_a_group() -> None:
     assert max(granted[key] for key in greedy) - min(granted[key] for key in greedy) <= 1
 
 
+def test_a_group_never_has_more_than_it_may_and_leaves_the_rest_to_the_others() -> None:
+    flood = {"events": Want(500_000, 1.0, 0.25), "properties": Want(500_000, 1.0, 0.25)}
+    groups = dict.fromkeys(flood, "flood")
+    alone = FairAdmission().divide(flood, groups, 1000)
+    assert alone == {"events": 125, "properties": 125}
+    granted = FairAdmission().divide(flood | {"other": Want(900, 1.0)}, groups, 1000)
+    assert granted == {"events": 125, "properties": 125, "other": 750}
+    assert FairAdmission().divide({"one": Want(10, 1.0, 0.001)}, {}, 10) == {"one": 1}
+
+
 def test_who_had_nothing_to_read_does_not_catch_up_later() -> None:
     shares = Shares()
     for _ in range(10):

@@ -182,6 +182,9 @@ def test_what_a_catalog_gives_is_checked() -> None:
         Stream("A", weight=0)
     with pytest.raises(CatalogInvalid, match=r"weight of A to be a number from .* got: '4'"):
         Stream("A", weight="4")  # type: ignore[arg-type]
+    for most in (0, 1.5, "1"):
+        with pytest.raises(CatalogInvalid, match="most of A to be a part"):
+            Stream("A", most=most)  # type: ignore[arg-type]
     with pytest.raises(CatalogInvalid, match="to be text, got: 4"):
         Stream(4)  # type: ignore[arg-type]
     with pytest.raises(CatalogInvalid, match="to give streams, got: None"):

@@ -205,7 +205,8 @@ class _Bench:
     async def running(self) -> AsyncIterator[Engine]:
         relay = Child("relay", self._folder, signal.SIGTERM)
         relay.spawn([sys.executable, "-m", "tenantry", "serve", "relay"], self._platform.environment())
-        with self._engine(app, pipeline_batch=20_000, table_seconds=2.0) as engine:
+        usual = Settings()
+        with self._engine(app, pipeline_batch=usual.pipeline_batch, table_seconds=usual.table_seconds) as engine:
             await asyncio.to_thread(engine.keep)
             try:
                 yield engine

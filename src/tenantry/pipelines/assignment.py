@@ -65,13 +65,22 @@ class Assignment:
     """Of one pipeline, for all of its queries."""
 
     def __init__(
-        self, progress: Progress, roster: Roster, access: ReadAccess, *, channel: str | None, may_be_dedicated: bool
+        self,
+        progress: Progress,
+        roster: Roster,
+        access: ReadAccess,
+        *,
+        channel: str | None,
+        may_be_dedicated: bool,
+        most_of_one: float = 1.0,
     ) -> None:
+        """`most_of_one` is what part of a batch a tenant can have that shares the query with others."""
         self.progress = progress
         self._roster = roster
         self._access = access
         self._channel = channel
         self._may_be_dedicated = may_be_dedicated
+        self._most_of_one = most_of_one
         self._lock = threading.RLock()
         self._states: dict[LaneName, LaneState] = progress.load()
         self._refreshed_at = time.monotonic()
@@ -257,6 +266,7 @@ class Assignment:
             lane.stream,
             weight=tenant.limits.weight,
             group=tenant.id,
+            most=self._most_of_one if state.query == SHARED else 1.0,
             key=key_of(LaneName(lane.tenant, lane.channel), state.id, state.epoch),
             access=self._access.to(tenant, lane),
             start=state.sequence + 1 if state.sequence else None,
@@ -276,6 +286,7 @@ class Assignment:
             stream,
             weight=max(1, min(HEAVIEST, sum(together.values()))),
             group=stream,
+            most=min(1.0, self._most_of_one * len(together)),
             access=self._access.to(tenant, lane),
             excluding=tuple(strangers),
         )

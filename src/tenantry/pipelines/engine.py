@@ -31,6 +31,9 @@ from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.roster import Roster
 
 CONNECTIONS: Final = 8
+# However much one tenant has to read, batches stay so short that the events of others need not wait for long.
+MOST_OF_ONE_FOR_TABLES: Final = 0.4
+MOST_OF_ONE_FOR_DOCUMENTS: Final = 0.25
 
 
 class Engine:
@@ -80,9 +83,22 @@ class Engine:
         self.tables.close()
         self.database.close()
 
-    def assign(self, name: str, channel: str | None, *, may_be_dedicated: bool = True) -> Assignment:
-        progress = Progress(self.database, name)
-        return Assignment(progress, self.roster, self.access, channel=channel, may_be_dedicated=may_be_dedicated)
+    def assign(
+        self,
+        name: str,
+        channel: str | None,
+        *,
+        may_be_dedicated: bool = True,
+        most_of_one: float = MOST_OF_ONE_FOR_TABLES,
+    ) -> Assignment:
+        return Assignment(
+            Progress(self.database, name),
+            self.roster,
+            self.access,
+            channel=channel,
+            may_be_dedicated=may_be_dedicated,
+            most_of_one=most_of_one,
+        )
 
     def _make(self) -> list[PipelineQueries]:
         settings = self.settings
@@ -105,7 +121,7 @@ class Engine:
             else:
                 made.append(BatchPipeline(assignment, Transforming(pipeline, self.tables, assignment), course))
         for projection in self.application.projections.values():
-            assignment = self.assign(projection.name, projection.channel)
+            assignment = self.assign(projection.name, projection.channel, most_of_one=MOST_OF_ONE_FOR_DOCUMENTS)
             course = self._course(projection.types, AS_FAST_AS_IT_CAN, settings.projection_batch, projection.channel)
             made.append(ProjectionPipeline(assignment, projection, self.database_url, course))
         return made
