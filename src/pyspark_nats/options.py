@@ -39,6 +39,8 @@ READ_OPTIONS: Final = ACCESS_OPTIONS | {
     "8601, in UTC unless it says otherwise",
     "endingTimestamp": "end a batch read before the first message stored at this time or later",
     "maxOffsetsPerTrigger": "at most so many sequences in a micro-batch, divided fairly; all there are by default",
+    "maxBytesPerTrigger": "at most so many bytes in a micro-batch, by the average size of each stream's messages, "
+    "divided fairly; at least one message of each stream that has its turn",
     "minPartitions": "how many tasks a batch is divided into, if it has as many streams; the cores of the driver by "
     "default, and fewer for little data",
     "failOnDataLoss": "true (default) fails when messages still to be read are gone; false goes on and warns",
@@ -79,6 +81,7 @@ class ReadOptions:
     starting: Moment
     ending: Moment
     most_a_trigger: int | None
+    most_bytes_a_trigger: int | None
     tasks: int | None
     fail_on_loss: bool
     include_headers: bool
@@ -105,6 +108,7 @@ class ReadOptions:
             starting=given.moment("startingOffsets", "startingTimestamp", EARLIEST),
             ending=given.moment("endingOffsets", "endingTimestamp", LATEST),
             most_a_trigger=given.count("maxOffsetsPerTrigger"),
+            most_bytes_a_trigger=given.count("maxBytesPerTrigger"),
             tasks=given.count("minPartitions"),
             fail_on_loss=given.flag("failOnDataLoss", default=True),
             include_headers=given.flag("includeHeaders", default=False),

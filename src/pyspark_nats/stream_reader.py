@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from math import ceil
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._selection_if_made: Selection | None = None
         self._admission = FairAdmission()
+        self._admission_of_bytes = FairAdmission()
         self._looked_at = 0.0
         self._was_idle = False
         self._latest: dict[str, int] = {}
@@ -191,14 +193,23 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return pending
 
     def _admit(self, pending: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        if not isinstance(limit, ReadMaxRows):
+        if isinstance(limit, ReadMaxRows):
+            pending = self._divide(self._admission, pending, limit.max_rows)
+        return self._admit_bytes(pending)
+
+    def _admit_bytes(self, pending: dict[str, int]) -> dict[str, int]:
+        most = self._options.most_bytes_a_trigger
+        each = {key: self._selection.states[key].bytes_each for key in pending}
+        sizes = {key: ceil(count * each[key]) for key, count in pending.items()}
+        if most is None or sum(sizes.values()) <= most:
             return pending
+        granted = self._divide(self._admission_of_bytes, sizes, most)
+        return {key: min(pending[key], max(1, int(size / each[key]))) for key, size in granted.items()}
+
+    def _divide(self, admission: FairAdmission, pending: dict[str, int], room: int) -> dict[str, int]:
         streams = self._selection.streams
-        return self._admission.divide(
-            {key: Want(count, streams[key].weight, streams[key].most) for key, count in pending.items()},
-            {key: streams[key].group for key in pending},
-            limit.max_rows,
-        )
+        wants = {key: Want(count, streams[key].weight, streams[key].most) for key, count in pending.items()}
+        return admission.divide(wants, {key: streams[key].group for key in pending}, room)
 
     def _remember_ends(self, position: Offset) -> None:
         self._latest = {key: state.next for key, state in self._selection.states.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,26 @@ def test_with_500_000_messages_in_one_stream_the_990_of_the_others_are_in_the_fi
         f"SMALL_{number}": 10 for number in range(99)
     }
     assert counts[0]["FLOOD"] == 5000 - 990
+
+
+def test_a_batch_has_no_more_bytes_than_it_may(spark: SparkSession, jet: Jet, tmp_path: Path) -> None:
+    jet.make("LARGE", "SMALL")
+    jet.publish("LARGE", *([b"x" * 100_000] * 6))
+    jet.fill("SMALL", 20)
+    run(stream(spark, jet, streams="*", maxBytesPerTrigger="250000"), tmp_path)
+    batches: dict[int, Counter[str]] = defaultdict(Counter)
+    for number, name, _ in saved(spark, tmp_path):
+        batches[number][name] += 1
+    assert batches == {0: {"LARGE": 2, "SMALL": 20}, 1: {"LARGE": 2}, 2: {"LARGE": 2}}
+
+
+def test_a_message_that_is_larger_than_a_batch_may_be_is_read_by_itself(
+    spark: SparkSession, jet: Jet, tmp_path: Path
+) -> None:
+    jet.make("LARGE")
+    jet.publish("LARGE", *([b"x" * 1000] * 3))
+    run(stream(spark, jet, streams="*", maxBytesPerTrigger="10"), tmp_path)
+    assert saved(spark, tmp_path) == [(0, "LARGE", 1), (1, "LARGE", 2), (2, "LARGE", 3)]
 
 
 def test_progress_shows_how_far_the_streams_reach(spark: SparkSession, jet: Jet, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from tenantry.pipelines.offset_log import Ranges
 from tenantry.pipelines.switchboard import Answer, Switchboard
 
 CATALOG: Final = "tenantry.pipelines.catalog:Catalog"
+# Tasks have a batch in memory, and a tenant whose events are large must not use up what all others need.
+MOST_BYTES: Final = 64 << 20
 
 
 class LaneReader:
@@ -33,8 +35,8 @@ class LaneReader:
             # Queries that are made of one registration write into the same variables when they start, and the one that
             # Spark makes by itself does not stand that: none of them could then send a task to its executors any more.
             self.spark.dataSource.register(NatsDataSource)
-            reader = self.spark.readStream.format("nats")
-            return reader.options(**self._options(query), maxOffsetsPerTrigger=most).load()
+            reader = self.spark.readStream.format("nats").options(**self._options(query))
+            return reader.options(maxOffsetsPerTrigger=most, maxBytesPerTrigger=MOST_BYTES).load()
 
     @contextmanager
     def read(self, streams: Sequence[Stream], ranges: Ranges) -> Iterator[DataFrame]:
