@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 # These JVMs live for seconds: a compiler and a collector that begin at once are worth more than fast ones.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=200m")
 
+# Spark takes its time to start, and few of those who start a platform want it. Also for what is made before each test.
+os.environ["TENANTRY_PIPELINES"] = "false"
+
 FOLDER_VARIABLE = "SERVERS_UNDER_TEST"
 
 # A busy machine must not fail a test: no deadlines, no complaint about slow generation.
@@ -82,7 +85,6 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     for variable in list(os.environ):
         if variable.startswith(("TENANTRY_", "NATS_", "PG")) or variable in ("DATABASE_URL", "JAVA_HOME"):
             monkeypatch.delenv(variable)
-    # Spark takes its time to start, and few of those who start a platform want it.
     monkeypatch.setenv("TENANTRY_PIPELINES", "false")
 
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def test_it_has_the_name_that_it_was_given(spark: SparkSession) -> None:
+    assert spark.sparkContext.appName == "tests"
+
+
 def test_processes_of_tasks_begin_with_all_that_they_import(spark: SparkSession) -> None:
     def look(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import gc

@@ -59,8 +59,8 @@ def open_session(
             "plan and commit their batches in the driver's process, which with Connect is somebody else's"
         )
     is_local = master.startswith("local")
-    for name in ("SQLQueryContextLogger", "py4j.clientserver"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for logger in ("SQLQueryContextLogger", "py4j.clientserver"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
     settings = FOR_MANY_SMALL_BATCHES | {"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
     if is_local:
         # Executors elsewhere get our packages too late for that.
