@@ -80,15 +80,19 @@ async def test_what_a_row_of_the_warehouse_says(running: Running) -> None:
 async def test_what_is_no_event_goes_to_the_dead_letters_and_the_rest_goes_on(running: Running) -> None:
     await running.tenant("acme")
     broken = [b"not json", json.dumps({"specversion": "1.0", "id": "x"}).encode(), b"\xff\xfe", b'{"a": "\\u0000"}']
+    broken += [order(0)[:-1] + b',"more":}', order(0).replace(b'"amount"', b'"customer"')]
     await running.publish("acme", [order(0), *broken, order(1)])
     async with running.pipelines(app):
-        await running.until_at("warehouse", "acme", 6)
-        await running.until_at("customers", "acme", 6)
-    assert [row["sequence"] for row in running.rows("acme")] == [1, 6]
+        await running.until_at("warehouse", "acme", 8)
+        await running.until_at("customers", "acme", 8)
+    assert [row["sequence"] for row in running.rows("acme")] == [1, 8]
     letters = await running.ask("select * from tenantry.dead_letters order by sequence")
     assert [bytes(letter["payload"]) for letter in letters] == broken
-    assert [letter["sequence"] for letter in letters] == [2, 3, 4, 5]
+    assert [letter["sequence"] for letter in letters] == [2, 3, 4, 5, 6, 7]
     assert letters[0]["reason"] == "expected a JSON object"
+    assert {letter["reason"] for letter in letters[4:]} == {
+        "expected JSON, with no key twice in an object and not nested too deeply"
+    }
     assert await running.documents("acme", "customers") == fold(
         [{"customer": "c0", "amount": 1}, {"customer": "c1", "amount": 2}]
     )
