@@ -104,6 +104,7 @@ async def _run(settings: Settings, size: Size, say: Say) -> Report:
             for number in range(size.rounds):
                 say(f"tables beside the source alone, round {number + 1} of {size.rounds}")
                 await bench.tables_and_source(number)
+            await bench.put_tables_away()
             async with bench.running() as engine:
                 say("a backlog into tables and documents")
                 await bench.backlog(engine)
@@ -165,6 +166,12 @@ class _Bench:
             rates[kind] = await (self._source(number) if kind == "source" else self._tables(number))
             self._found[f"{kind}_events_per_second"].append(rates[kind])
         self._found["delta_of_source"].append(rates["tables"] / rates["source"])
+
+    async def put_tables_away(self) -> None:
+        """What follows would read all of these events once more, and be measured beside that."""
+        names = [f"table-{number}" for number in range(self._size.tenants)]
+        await asyncio.gather(*(self._administration.suspend(name, ACTOR) for name in names))
+        await self._roster.refresh()
 
     async def _source(self, number: int) -> float:
         with self._engine(None) as engine:
