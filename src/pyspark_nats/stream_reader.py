@@ -199,9 +199,11 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _admit_bytes(self, pending: dict[str, int]) -> dict[str, int]:
         most = self._options.most_bytes_a_trigger
+        if most is None:
+            return pending
         each = {key: self._selection.states[key].bytes_each for key in pending}
         sizes = {key: ceil(count * each[key]) for key, count in pending.items()}
-        if most is None or sum(sizes.values()) <= most:
+        if sum(sizes.values()) <= most:
             return pending
         granted = self._divide(self._admission_of_bytes, sizes, most)
         return {key: min(pending[key], max(1, int(size / each[key]))) for key, size in granted.items()}

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import gc
 import importlib
-import sys
 from typing import Final
 
 from pyspark import daemon
 
 NEEDED: Final = (
+    "pyspark.worker",
     "pandas",
     "pyarrow.parquet",
     "pyspark.sql.pandas.serializers",
@@ -24,8 +24,7 @@ NEEDED: Final = (
 )
 
 if __name__ == "__main__":
-    # What the processes are for: tasks, or one of the steps in which Spark asks a data source something.
-    for module in (*sys.argv[1:2], *NEEDED):
+    for module in NEEDED:
         importlib.import_module(module)
     # After each task Spark collects garbage, which would look through all of this.
     gc.freeze()
