@@ -93,20 +93,20 @@ async def test_shares_follow_the_weights(carrying: Carrying) -> None:
 async def test_a_tenant_gains_nothing_by_having_more_channels(carrying: Carrying) -> None:
     await carrying.tenant("plain")
     await carrying.tenant("crafty")
-    # So many that it does not run out while the other one is still getting under way.
-    await fill(carrying, "plain", 18_000)
+    # So many that what is in the air, which the broker stores in an order of its own, is little of what is counted.
+    await fill(carrying, "plain", 60_000)
     for channel in ("events", "properties"):
         await carrying.ask(
             """select tenantry.emit_many(jsonb_agg(jsonb_build_object(
                    'tenant', 'crafty', 'channel', %s::text, 'type', 'order.created'
-               ))) from generate_series(1, 6000) n""",
+               ))) from generate_series(1, 20000) n""",
             channel,
         )
     async with carrying.relay():
         await until_published(carrying)
-    shares = await served(carrying, ["plain", "crafty"], 6000)
+    shares = await served(carrying, ["plain", "crafty"], 36_000)
     # Half of the crafty one's share went to its other channel.
-    assert shares["plain"] >= 1.6 * shares["crafty"]
+    assert shares["plain"] >= 1.5 * shares["crafty"]
 
 
 async def test_a_single_event_does_not_wait_for_a_flood(carrying: Carrying) -> None:
