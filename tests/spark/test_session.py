@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark
 
 from tenantry.pipelines.lane_reader import LaneReader
 from tenantry.pipelines.switchboard import Switchboard
@@ -29,6 +30,19 @@ def test_processes_of_tasks_begin_with_all_that_they_import(spark: SparkSession)
 
     (row,) = spark.range(1).coalesce(1).mapInArrow(look, "is_loaded boolean, is_looked_through boolean").collect()
     assert row.asDict() == {"is_loaded": True, "is_looked_through": False}
+
+
+def test_processes_of_spark_import_what_is_installed_and_compiled(spark: SparkSession) -> None:
+    def look(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import sys
+
+        import pyspark
+
+        yield pa.RecordBatch.from_pylist([{"place": pyspark.__file__, "path": sys.path}])
+
+    (row,) = spark.range(1).coalesce(1).mapInArrow(look, "place string, path array<string>").collect()
+    assert row.place == pyspark.__file__
+    assert any("spark-core" in each for each in row.path), "the rest of what Spark adds is still there"
 
 
 def test_no_two_queries_share_what_spark_writes_to_when_they_start(spark: SparkSession) -> None:

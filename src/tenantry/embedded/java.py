@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from tenantry.embedded.shim import write_shim
 from tenantry.errors import PackageMissing
 
 OLDEST: Final = 17
@@ -30,7 +31,7 @@ for argument do
     *) set -- "$@" "$argument" ;;
   esac
 done
-exec '{java}' "$@"
+exec {program} "$@"
 """
 
 
@@ -86,12 +87,7 @@ def spark_environment(java: Java, folder: Path) -> dict[str, str]:
     home = java.home
     if not java.has_vector_module:
         home = folder / "java"
-        program = home / "bin" / "java"
-        program.parent.mkdir(parents=True, exist_ok=True)
-        draft = program.with_name(f"java.{os.getpid()}")
-        draft.write_text(_SHIM.format(java=str(java.home / "bin" / "java").replace("'", "'\\''")))
-        draft.chmod(0o755)
-        draft.rename(program)
+        write_shim(home / "bin" / "java", _SHIM, java.home / "bin" / "java")
     return {
         "JAVA_HOME": str(home),
         "PYSPARK_PYTHON": sys.executable,

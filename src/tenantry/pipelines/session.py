@@ -6,6 +6,7 @@ import logging
 import os
 import shlex
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -13,10 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from tenantry.embedded.java import find_java, spark_environment
+from tenantry.embedded.shim import write_shim
 from tenantry.errors import ConfigError
 
 SHIPPED: Final = ("nats_bulk", "pyspark_nats", "tenantry")
@@ -42,6 +45,14 @@ FOR_MANY_SMALL_BATCHES: Final = {
     # What fails is told by the supervisor, with its cause first, and parked lanes are no errors of Spark's.
     "spark.log.level": "OFF",
 }
+
+# For each of its Python processes Spark puts its own sources, in an archive, before all else; there they are compiled
+# anew every time, which takes longer than all that is then done. Here they are installed.
+_PYTHON: Final = """\
+#!/bin/sh
+export PYTHONPATH="${PYTHONPATH#*/pyspark.zip:*/py4j-*-src.zip:}"
+exec {program} "$@"
+"""
 
 
 def open_session(
@@ -86,6 +97,8 @@ def _session(
     if not is_local:
         # Executors elsewhere must be able to reach the driver.
         environment.pop("SPARK_LOCAL_IP")
+    elif Path(pyspark.__file__).is_relative_to(sysconfig.get_path("purelib")):
+        environment["PYSPARK_PYTHON"] = str(write_shim(folder / "bin" / "python", _PYTHON, Path(sys.executable)))
     os.environ.update(environment)
     settings = {
         "spark.ui.enabled": "false",
