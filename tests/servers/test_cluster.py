@@ -103,7 +103,8 @@ async def test_a_stream_whose_server_is_away_is_not_taken_for_an_empty_one(clust
     victim = cluster[int(leaders["T_0"].removeprefix("n"))]
     away = {name for name in names if leaders[name] == leaders["T_0"]}
     url = ",".join(f"nats://{server.address}" for server in cluster if server is not victim)
-    with Jet(url) as jet:
+    # The cluster itself waits 4 s for the missing server before it answers.
+    with Jet(url, timeout=30) as jet:
         query = Query(url, streams="T_*", failOnDataLoss="false")
         for name in names:
             jet.fill(name, 5)

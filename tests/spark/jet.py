@@ -13,9 +13,9 @@ Row = tuple[str, int, bytes]
 
 
 class Jet:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout: float = 5.0) -> None:
         self.url = url
-        self.connection = Connection(url)
+        self.connection = Connection(url, timeout=timeout)
 
     def __enter__(self) -> Self:
         return self
