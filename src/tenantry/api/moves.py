@@ -16,6 +16,7 @@ from tenantry.api.documents import TenantDocument
 from tenantry.api.parameters import TenantId
 from tenantry.api.problems import describe_problems
 from tenantry.errors import TenantNotFound
+from tenantry.service import end
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.moves import Move, Stage
 from tenantry.tenants.principal import Principal
@@ -45,9 +46,7 @@ class BackgroundMoves:
         return move
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(list(self._tasks))
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -17,6 +17,7 @@ from tenantry.errors import BrokerUnreachable, TenantryError
 from tenantry.event import EVERY_TYPE, Subject
 from tenantry.nats.connections import connect
 from tenantry.nats.following import Start, Stored, follow, next_sequence, sequence_of_last
+from tenantry.service import end
 from tenantry.tenants.lanes import Lane
 from tenantry.tenants.roster import Roster
 
@@ -78,10 +79,7 @@ class Tail:
             try:
                 yield tail
             finally:
-                tasks = [looking, *tail._following.values()]
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await end([looking, *tail._following.values()])
 
     @property
     def streams(self) -> int:
