@@ -85,6 +85,15 @@ class StoredMessages(NamedTuple):
     payloads: list[bytes]
 
 
+class ConsumedMessages(NamedTuple):
+    """A run of messages that consumers handed out, as columns, for the same reason. `replies` acknowledge them."""
+
+    subjects: list[bytes]
+    replies: list[bytes]
+    headers: list[bytes]
+    payloads: list[bytes]
+
+
 def require_subject(subject: str) -> str:
     """Refuse what is not a subject to publish to, above all what would end the protocol line early."""
     if _SUBJECT.fullmatch(subject) is None or not subject.isprintable() or len(subject.encode()) > LONGEST_SUBJECT:
@@ -95,18 +104,18 @@ def require_subject(subject: str) -> str:
     return subject
 
 
-Operation = Delivery | Ping | Pong | Info | Refusal | Acknowledgements | StoredMessages
+Operation = Delivery | Ping | Pong | Info | Refusal | Acknowledgements | StoredMessages | ConsumedMessages
 
 
 class Parser:
     """Turns the byte stream into operations; how the stream was split into reads makes no difference.
 
-    With an `inbox`, acknowledgements to it come as `Acknowledgements`, and messages of a stream as `StoredMessages`; an
-    unusual one comes as a `Delivery`.
+    With an `inbox`, acknowledgements to it come as `Acknowledgements`, messages of a stream as `StoredMessages`, and
+    those of consumers as `ConsumedMessages`; an unusual one comes as a `Delivery`.
     """
 
     def __init__(self, inbox: str = "") -> None:
-        self._runs = _Runs(_AcknowledgementRun(inbox), _StoredRun(inbox)) if inbox else None
+        self._runs = _Runs(_AcknowledgementRun(inbox), _StoredRun(inbox), _ConsumedRun()) if inbox else None
         self._chunks: list[bytes] = []
         self._held = 0
         self._needed = 0
@@ -201,9 +210,42 @@ class _StoredRun:
         return StoredMessages(replies[0], subjects, sequences, stamps, headers, payloads), position
 
 
+class _ConsumedRun:
+    """Recognises messages of consumers, with or without headers, by the reply that they are to be acknowledged with."""
+
+    _line = re.compile(rb"H?MSG ([^ \r\n]++) 1 (\$JS\.ACK\.[^ \r\n]++) (\d++)(?: (\d++))?\r\n")
+
+    def parse(self, buffer: bytes, position: int) -> tuple[ConsumedMessages, int] | None:
+        """Those from `position` on, and where they end."""
+        size, match = len(buffer), self._line.match
+        run = ConsumedMessages([], [], [], [])
+        while found := match(buffer, position):
+            subject, reply, first, second = found.groups()
+            start = found.end()
+            split = start if second is None else start + int(first)
+            end = start + int(first if second is None else second)
+            if end + 2 > size or split > end or buffer[end : end + 2] != CRLF:
+                break
+            run.subjects.append(subject)
+            run.replies.append(reply)
+            run.headers.append(buffer[start:split])
+            run.payloads.append(buffer[split:end])
+            position = end + 2
+        return (run, position) if run.replies else None
+
+
 class _Runs(NamedTuple):
     acknowledgements: _AcknowledgementRun
     stored: _StoredRun
+    consumed: _ConsumedRun
+
+    def parse(self, buffer: bytes, position: int, kind: int) -> tuple[Operation, int] | None:
+        """The run that begins here, if one does."""
+        if kind == _HMSG:
+            return self.consumed.parse(buffer, position) or self.stored.parse(buffer, position)
+        if kind == _MSG:
+            return self.consumed.parse(buffer, position) or self.acknowledgements.parse(buffer, position)
+        return None
 
 
 def _parse(buffer: bytes, operations: list[Operation], runs: _Runs | None) -> tuple[int, int]:
@@ -218,12 +260,9 @@ def _parse(buffer: bytes, operations: list[Operation], runs: _Runs | None) -> tu
                 raise ProtocolError(f"expected a protocol line, got: {_excerpt(buffer, position)}")
             break
         kind = buffer[position]
-        if kind == _HMSG and runs and (stored := runs.stored.parse(buffer, position)):
-            messages, position = stored
-            append(messages)
-        elif kind == _MSG and runs and (acknowledged := runs.acknowledgements.parse(buffer, position)):
-            columns, position = acknowledged
-            append(columns)
+        if runs and (run := runs.parse(buffer, position, kind)):
+            operation, position = run
+            append(operation)
         elif kind == _MSG or kind == _HMSG:  # noqa: SIM109 (a tuple would be built for each message)
             split, end = _measure(buffer, position, line_end)
             if end + 2 > size:
@@ -235,9 +274,9 @@ def _parse(buffer: bytes, operations: list[Operation], runs: _Runs | None) -> tu
             append(Delivery(subject, buffer[line_end + 2 : split], buffer[split:end]))
             position = end + 2
         else:
-            operation = _control(buffer[position:line_end])
-            if operation is not None:
-                append(operation)
+            control = _control(buffer[position:line_end])
+            if control is not None:
+                append(control)
             position = line_end + 2
     return position, 0
 

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-__all__ = ["PipelineEvent", "Tenantry"]
+__all__ = ["Context", "Event", "Tenantry"]
 
 if TYPE_CHECKING:
-    from tenantry.application import PipelineEvent, Tenantry
+    from tenantry.application import Context, Event, Tenantry
 else:
 
     def __getattr__(name: str) -> object:

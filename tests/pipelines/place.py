@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 from psycopg.rows import dict_row
 
-from tenantry.application import PipelineEvent, Projection
+from tenantry.application import Event, Projection
 from tenantry.pipelines.folding import Folding
 
 EVENTS = pa.schema(
@@ -61,7 +61,7 @@ class Sent(NamedTuple):
         }
 
 
-def append(state: Any, event: PipelineEvent) -> Any:
+def append(state: Any, event: Event) -> Any:
     """Keeps all that it was told, so that a document shows which events made it; `delete` deletes it."""
     if event.data == "delete":
         return None
@@ -76,7 +76,7 @@ class Place:
     url: str
     name: str = field(default_factory=lambda: f"things-{next(_numbers)}")
 
-    def projection(self, evolve: Callable[[Any, PipelineEvent], Any] = append, **others: Any) -> Projection:
+    def projection(self, evolve: Callable[[Any, Event], Any] = append, **others: Any) -> Projection:
         chosen: dict[str, Any] = {"types": (">",), "key": "subject", "initial": dict, "channel": "events"} | others
         return Projection(name=self.name, evolve=evolve, **chosen)
 
@@ -130,7 +130,7 @@ class Place:
             return connection.execute(question.encode(), [self.name]).fetchall()
 
 
-def plain_fold(events: Iterable[Sent], evolve: Callable[[Any, PipelineEvent], Any] = append) -> dict[str, Any]:
+def plain_fold(events: Iterable[Sent], evolve: Callable[[Any, Event], Any] = append) -> dict[str, Any]:
     """What the documents of one tenant must be."""
     states: dict[str, Any] = {}
     for sent in events:
@@ -140,10 +140,10 @@ def plain_fold(events: Iterable[Sent], evolve: Callable[[Any, PipelineEvent], An
     return states
 
 
-def event_of(sent: Sent) -> PipelineEvent:
+def event_of(sent: Sent) -> Event:
     row = sent.row()
     del row["bytes"]
-    return PipelineEvent(**row | {"data": sent.data})
+    return Event(**row | {"data": sent.data})
 
 
 def _arrow(batches: Iterable[Sequence[Sent]]) -> Iterator[pa.RecordBatch]:

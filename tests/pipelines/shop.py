@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tenantry import PipelineEvent, Tenantry
+from tenantry import Event, Tenantry
 
 app = Tenantry("shop")
 
@@ -24,7 +24,7 @@ def orders(events: DataFrame) -> DataFrame:
 
 
 @app.projection("customers", types=["order.*"], key="data.customer", initial={"orders": 0, "total": 0})
-def customers(state: dict[str, Any], event: PipelineEvent) -> dict[str, Any]:
+def customers(state: dict[str, Any], event: Event) -> dict[str, Any]:
     if event.data.get("poison"):
         raise ValueError(f"cannot take {event.id}")
     state["orders"] += 1

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from tenantry.application import PipelineEvent
+from tenantry.application import Event
 from tenantry.errors import DocumentConflict
 from tenantry.pipelines import fold_store
 from tenantry.pipelines.folding import FOLDED, FOLDED_DDL, Folding
@@ -107,7 +107,7 @@ def test_events_of_no_document_move_the_lane_all_the_same(place: Place) -> None:
 def test_evolve_sees_the_event_as_it_was_sent(place: Place) -> None:
     place.open_lanes("acme")
 
-    def tell(_: Any, event: PipelineEvent) -> Any:
+    def tell(_: Any, event: Event) -> Any:
         return {name: getattr(event, name) for name in event.__struct_fields__}
 
     place.fold([Sent(7, "a", {"x": [1, None, "ü"]})], by=place.projection(tell))
@@ -173,8 +173,8 @@ def test_without_events_nobody_is_asked(place: Place) -> None:
 # What cannot be folded parks its lane, and no other
 
 
-def fail_at(sequence: int, problem: Callable[[], BaseException]) -> Callable[[Any, PipelineEvent], Any]:
-    def evolve(state: Any, event: PipelineEvent) -> Any:
+def fail_at(sequence: int, problem: Callable[[], BaseException]) -> Callable[[Any, Event], Any]:
+    def evolve(state: Any, event: Event) -> Any:
         state = append(state, event)
         if event.sequence == sequence and event.tenant == "acme":
             raise problem()
@@ -232,7 +232,7 @@ def test_a_key_that_cannot_be_had_parks_the_lane(place: Place) -> None:
         here = Place(place.url)
         here.open_lanes("acme", "globex")
 
-        def choose(event: PipelineEvent, key: Callable[[PipelineEvent], Any] = key) -> Any:
+        def choose(event: Event, key: Callable[[Event], Any] = key) -> Any:
             return key(event) if event.tenant == "acme" and event.sequence == 2 else event.subject
 
         told = here.fold(numbered(3) + numbered(3, "globex"), by=here.projection(key=choose))
@@ -247,7 +247,7 @@ def test_a_state_that_is_not_json_parks_the_lane_at_the_event_that_made_it_so(pl
         here = Place(place.url)
         here.open_lanes("acme", "globex")
 
-        def spoil(state: Any, event: PipelineEvent, wrong: Any = wrong) -> Any:
+        def spoil(state: Any, event: Event, wrong: Any = wrong) -> Any:
             state = append(state, event)
             if event.sequence == 3 and event.tenant == "acme":
                 state["wrong"] = wrong
@@ -262,7 +262,7 @@ def test_a_state_that_is_not_json_parks_the_lane_at_the_event_that_made_it_so(pl
 def test_an_event_that_became_part_of_a_state_is_as_it_was_when_it_is_folded_again(place: Place) -> None:
     place.open_lanes("acme")
 
-    def evolve(state: Any, event: PipelineEvent) -> Any:
+    def evolve(state: Any, event: Event) -> Any:
         state.append(event.data)
         state[0]["count"] += 1
         if event.sequence == 3:
@@ -304,7 +304,7 @@ def test_a_document_that_somebody_else_changed_is_not_overwritten(place: Place) 
     place.fold([Sent(1, "a", 1), Sent(2, "b", 2)])
     did_meddle = threading.Event()
 
-    def meddled(state: Any, event: PipelineEvent) -> Any:
+    def meddled(state: Any, event: Event) -> Any:
         if event.sequence == 5 and not did_meddle.is_set():
             did_meddle.set()
             place.execute(
@@ -327,7 +327,7 @@ def test_a_document_that_somebody_else_changed_is_not_overwritten(place: Place) 
 def test_a_document_that_somebody_else_made_is_not_overwritten(place: Place) -> None:
     place.open_lanes("acme")
 
-    def meddled(state: Any, event: PipelineEvent) -> Any:
+    def meddled(state: Any, event: Event) -> Any:
         place.execute(
             "insert into tenantry.documents values ('acme', %s, 1, 'a', 'events', '{}', 1) on conflict do nothing",
             [place.name],
@@ -366,7 +366,7 @@ def test_a_tenant_that_is_deleted_meanwhile_takes_its_documents_along(place: Pla
         threading.Thread(target=place.execute, args=["delete from tenantry.tenants where id = 'acme'"]),
     )
 
-    def evolve(state: Any, event: PipelineEvent) -> Any:
+    def evolve(state: Any, event: Event) -> Any:
         if not began.is_set():
             began.set()
             deleting.start()
@@ -388,7 +388,7 @@ def test_a_lost_connection_is_replaced_and_the_transaction_done_again_as_a_whole
     place.fold(numbered(1))
     lost: list[int] = []
 
-    def lose(state: Any, event: PipelineEvent) -> Any:
+    def lose(state: Any, event: Event) -> Any:
         if len(lost) < 3 and event.sequence == 2 and event.tenant == "acme":
             lost.append(place.execute(f"select pg_terminate_backend(pid) {TASK_SESSIONS}"))
         return append(state, event)
@@ -426,7 +426,7 @@ def test_a_task_uses_the_connection_that_the_one_before_it_has_left(place: Place
     place.open_lanes("acme")
     seen = set()
 
-    def look(state: Any, event: PipelineEvent) -> Any:
+    def look(state: Any, event: Event) -> Any:
         with psycopg.connect(place.url) as connection:
             seen.update(connection.execute(f"select pid {TASK_SESSIONS}".encode()).fetchall())
         return append(state, event)

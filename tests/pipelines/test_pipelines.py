@@ -163,12 +163,12 @@ def resume_statement() -> str:
 
 
 def forgiving() -> Any:
-    from tenantry import PipelineEvent, Tenantry
+    from tenantry import Event, Tenantry
 
     fixed = Tenantry("shop")
 
     @fixed.projection("customers", types=["order.*"], key="data.customer", initial={"orders": 0, "total": 0})
-    def customers(state: dict[str, Any], event: PipelineEvent) -> dict[str, Any]:
+    def customers(state: dict[str, Any], event: Event) -> dict[str, Any]:
         state["orders"] += 1
         state["total"] += event.data["amount"]
         return state

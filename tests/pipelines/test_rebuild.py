@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tenantry import PipelineEvent, Tenantry
+from tenantry import Event, Tenantry
 from tenantry.pipelines import rebuild
 from tenantry.pipelines.job_desk import JobDesk
 from tests.pipelines.asking import (
@@ -32,7 +32,7 @@ def doubling() -> Tenantry:
     changed = Tenantry("shop")
 
     @changed.projection(PROJECTION, types=["order.*"], key="data.customer", initial={"orders": 0, "total": 0})
-    def customers(state: dict[str, Any], event: PipelineEvent) -> dict[str, Any]:
+    def customers(state: dict[str, Any], event: Event) -> dict[str, Any]:
         state["orders"] += 1
         state["total"] += 2 * event.data["amount"]
         return state

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tenantry
-from tenantry import PipelineEvent, Tenantry
+from tenantry import Event, Tenantry
 from tenantry.application import Key, Projection, load_application
 from tenantry.errors import ApplicationInvalid
 
@@ -20,13 +20,13 @@ def transform(events: Any) -> Any:
     return events
 
 
-def evolve(state: Any, event: PipelineEvent) -> Any:
+def evolve(state: Any, event: Event) -> Any:
     return state
 
 
-def event(**given: Any) -> PipelineEvent:
+def event(**given: Any) -> Event:
     whole: dict[str, Any] = {"tenant": "acme", "channel": "events", "type": "order.created", "id": "1"}
-    return PipelineEvent(**(whole | {"source": "/shop", "sequence": 1} | given))
+    return Event(**(whole | {"source": "/shop", "sequence": 1} | given))
 
 
 def projection(key: Key = "data", initial: Any = dict) -> Projection:
@@ -284,7 +284,7 @@ def test_an_application_is_imported_without_what_runs_it() -> None:
     heavy = {"pyspark", "pandas", "pyarrow", "psycopg", "pydantic", "nats"}
     script = (
         "import sys, tenantry\nassert 'msgspec' not in sys.modules\n"
-        f"from tenantry import Tenantry, PipelineEvent\nassert not {heavy!r} & sys.modules.keys()"
+        f"from tenantry import Tenantry, Event\nassert not {heavy!r} & sys.modules.keys()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -37,7 +37,7 @@ import psycopg
 
 import nats_bulk
 from nats_bulk import Message
-from tenantry.application import PipelineEvent, Tenantry
+from tenantry.application import Event, Tenantry
 from tenantry.bench import Report, Say
 from tenantry.bench.own_platform import own_platform, own_settings
 from tenantry.config import Settings
@@ -83,7 +83,7 @@ app = Tenantry("bench")
 
 
 @app.projection("balances", types=["order.*"], key="data.customer", initial={"orders": 0, "total": 0})
-def balances(state: dict[str, Any], event: PipelineEvent) -> dict[str, Any]:
+def balances(state: dict[str, Any], event: Event) -> dict[str, Any]:
     state["orders"] += 1
     state["total"] += event.data["amount"]
     return state

@@ -6,19 +6,18 @@ A stream that does not answer holds up nobody but those who wait for it, and the
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from nats_bulk import BulkError, PublishError, parse_addresses
+from nats_bulk import PublishError
 from nats_bulk.publish import error_in
 from nats_bulk.wire import Acknowledgements, Delivery, Refusal
 from tenantry.errors import EventTooLarge
-from tenantry.ingest.link import Link
 from tenantry.ingest.reading import Message
 from tenantry.nats.connections import Broker
-from tenantry.service import end
+from tenantry.nats.kept_link import KeptLink
+from tenantry.nats.link import Link
 from tenantry.telemetry import signal
 
 LINKED = signal("ingest.linked", "Ingest is connected to NATS.", "connection")
@@ -32,8 +31,6 @@ ENOUGH: Final = 32
 # Silence is not death: a server that is silent for so long is asked, and lost if it does not answer that either.
 SILENT_SECONDS: Final = 1.0
 LOST_SECONDS: Final = 2.0
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 1.0
 
 
 class Outcome:
@@ -59,46 +56,30 @@ class Outcome:
                 self.settled.set_result(None)
 
 
-class Publisher:
+class Publisher(KeptLink):
     """A connection to a broker that is kept, and what waits for answers there."""
 
     def __init__(self, broker: Broker, name: str, *, answer_seconds: float = ANSWER_SECONDS) -> None:
         self.used_at = 0.0
         self.generation = 0
         """How often it has been connected."""
-        self._broker = broker
-        self._name = name
         self._answer_seconds = answer_seconds
-        self._servers = parse_addresses(broker.url)
-        self._loop = asyncio.get_running_loop()
-        self._link: Link | None = None
-        self._ended = asyncio.Event()
-        self._tried: asyncio.Future[None] = self._loop.create_future()
         self._next_reply = 0
         self._waiting: dict[int, Outcome] = {}
         self._due: deque[Outcome] = deque()
         self._unsent: list[bytes] = []
         self._watching: asyncio.TimerHandle | None = None
         self._asked_at: float | None = None
-        self._keeping = asyncio.create_task(self._keep_linked(), name=f"{name} link")
+        super().__init__(broker, name)
 
     @property
     def is_idle(self) -> bool:
         return not self._waiting
 
-    async def is_linked(self) -> bool:
-        """Whether there is a connection; while the first is being made, it is waited for."""
-        if self._link is None and not self._tried.done():
-            await asyncio.shield(self._tried)
-        return self._link is not None
-
     async def close(self) -> None:
-        await end([self._keeping])
         if self._watching:
             self._watching.cancel()
-        if self._link is not None:
-            self._link.abort("the connection was closed")
-            self._link = None
+        await super().close()
 
     async def publish(self, messages: Sequence[Message]) -> Outcome:
         """Returns when each message is acknowledged, refused, or overdue. If it raises, nothing was sent."""
@@ -165,16 +146,18 @@ class Publisher:
             if refusal.is_about(outcome.messages[position].subject):
                 self._fail(outcome, position, PublishError(403, 0, refusal.reason))
 
+    def linked(self) -> None:
+        self.generation += 1
+        LINKED.emit(connection=self._name)
+
+    def unlinked(self, reason: str) -> None:
+        UNLINKED.emit(connection=self._name, reason=reason)
+
     def lost(self, reason: str) -> None:
-        if self._link is not None:
-            self._learn_peers(self._link)
-        self._link = None
+        super().lost(reason)
         self._unsent.clear()
         for reply, outcome in list(self._waiting.items()):
             self._fail(outcome, reply - outcome.first_reply, PublishError(503, 0, reason, certain=False))
-        if not self._keeping.done():
-            UNLINKED.emit(connection=self._name, reason=reason)
-        self._ended.set()
 
     def _fail(self, outcome: Outcome, position: int, error: PublishError) -> None:
         self._waiting.pop(outcome.first_reply + position, None)
@@ -212,47 +195,3 @@ class Publisher:
         elif now - self._asked_at > LOST_SECONDS:
             self._asked_at = None
             link.abort(f"the server does not answer for {SILENT_SECONDS + LOST_SECONDS} s")
-
-    # -- the connection ---------------------------------------------------------------------------------------------
-
-    async def _keep_linked(self) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            problem = await self._link_anywhere()
-            if problem is None:
-                pause = FIRST_PAUSE
-                await self._ended.wait()
-                continue
-            if pause == FIRST_PAUSE:
-                UNLINKED.emit(connection=self._name, reason=str(problem))
-            self._has_tried()
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE)
-
-    async def _link_anywhere(self) -> Exception | None:
-        """Try each server once; why the last did not take us, if none did."""
-        problem: Exception | None = None
-        for _ in range(len(self._servers)):
-            try:
-                link = await Link.open(self._broker, self._servers[0], self._name, self)
-            except (BulkError, OSError) as refused:
-                problem = refused
-                self._servers.append(self._servers.pop(0))
-                continue
-            self._ended.clear()
-            self._link = link
-            self.generation += 1
-            self._has_tried()
-            LINKED.emit(connection=self._name)
-            return None
-        return problem
-
-    def _has_tried(self) -> None:
-        if not self._tried.done():
-            self._tried.set_result(None)
-
-    def _learn_peers(self, link: Link) -> None:
-        known = {(each.host, each.port) for each in self._servers}
-        for peer in (self._servers[0].peer(place) for place in link.peers):
-            if (peer.host, peer.port) not in known:
-                self._servers.append(peer)

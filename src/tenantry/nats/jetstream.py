@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import nats.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from tenantry.errors import BrokerUnreachable, JetStreamRefused
 
@@ -32,11 +30,26 @@ _ADVICE: Final = {
 Config = dict[str, Any]
 
 
+class Reply(Protocol):
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def headers(self) -> dict[str, str] | None: ...
+
+
+class Connection(Protocol):
+    """The official client, or a feed."""
+
+    async def request(self, subject: str, payload: bytes = b"", timeout: float = ANSWER_SECONDS) -> Any:  # noqa: ASYNC109
+        """A Reply."""
+
+
 class JetStream:
     """The API of one account, through a connection of one of its users."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Connection) -> None:
+        self._client: Any = client
         self._room = asyncio.Semaphore(AT_ONCE)
 
     async def create_stream(self, config: Config) -> Config:
@@ -120,10 +133,11 @@ class JetStream:
             raise JetStreamRefused(subject, error.get("code", 0), number, reason)
         return document
 
-    async def _request(self, subject: str, payload: bytes) -> Msg:
+    async def _request(self, subject: str, payload: bytes) -> Reply:
         async with self._room:
             try:
-                return await self._client.request(f"$JS.API.{subject}", payload, timeout=ANSWER_SECONDS)
+                reply: Reply = await self._client.request(f"$JS.API.{subject}", payload, timeout=ANSWER_SECONDS)
+                return reply
             except (nats.errors.Error, TimeoutError, OSError) as problem:
                 raise BrokerUnreachable(
                     f"JetStream did not answer {subject}: {str(problem) or type(problem).__name__}; is it turned on?"

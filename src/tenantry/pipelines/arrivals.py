@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from tenantry.application import PipelineEvent
+from tenantry.application import Event
 
 LaneName = tuple[str, str]
 """Tenant and channel."""
@@ -31,9 +31,9 @@ class Arrival(NamedTuple):
     sequence: int
     bytes: int
 
-    def decode(self, tenant: str, channel: str) -> PipelineEvent:
+    def decode(self, tenant: str, channel: str) -> Event:
         type, id, source, subject, time, data, trace, sequence, _ = self
-        return PipelineEvent(
+        return Event(
             tenant=tenant,
             channel=channel,
             type=type,

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tenantry.application import PipelineEvent, Projection
+from tenantry.application import Event, Projection
 from tenantry.errors import DocumentConflict
 from tenantry.pipelines.arrivals import Arrival
 from tenantry.pipelines.parking import Parking
@@ -55,7 +55,7 @@ class LaneFold:
         self._projection = projection
         self._arrivals = _increasing(arrivals, position.sequence)
         self._applied = len(self._arrivals)
-        self._events: list[PipelineEvent] = []
+        self._events: list[Event] = []
         self._keys: list[str | None] = []
         self.ids: set[str] = set()
         self._name_documents()
@@ -105,9 +105,7 @@ class LaneFold:
             self._events.append(event)
             self._keys.append(key)
 
-    def _fold(
-        self, stored: Mapping[str, Stored], events: list[PipelineEvent], *, is_careful: bool = False
-    ) -> list[Change]:
+    def _fold(self, stored: Mapping[str, Stored], events: list[Event], *, is_careful: bool = False) -> list[Change]:
         tenant, channel, *_ = self.position
         evolve, start = self._projection.evolve, self._projection.start
         states: dict[str, Any] = {}

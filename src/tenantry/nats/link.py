@@ -11,26 +11,48 @@ import json
 import secrets
 import ssl
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from nats_bulk import AuthenticationFailed, ConnectionLost, ProtocolError
 from nats_bulk.address import Address
-from nats_bulk.wire import PING, PONG, Acknowledgements, Delivery, Info, Parser, Ping, Pong, Refusal
+from nats_bulk.wire import (
+    PING,
+    PONG,
+    Acknowledgements,
+    ConsumedMessages,
+    Delivery,
+    Info,
+    Operation,
+    Parser,
+    Ping,
+    Pong,
+    Refusal,
+)
 from tenantry.nats.connections import Broker
 
 CONNECT_SECONDS: Final = 3.0
 
 
-class Listener(Protocol):
-    """Who wants to know what comes in."""
+class Listener:
+    """Who wants to know what comes in; what it leaves out is of no interest to it."""
 
-    def acknowledged(self, run: Acknowledgements) -> None: ...
+    def acknowledged(self, run: Acknowledgements) -> None:
+        pass
 
-    def answered(self, answer: Delivery) -> None: ...
+    def consumed(self, run: ConsumedMessages) -> None:
+        pass
 
-    def refused(self, refusal: Refusal) -> None: ...
+    def answered(self, answer: Delivery) -> None:
+        pass
 
-    def lost(self, reason: str) -> None: ...
+    def refused(self, refusal: Refusal) -> None:
+        pass
+
+    def ponged(self) -> None:
+        """All that was written before the ping has been read."""
+
+    def lost(self, reason: str) -> None:
+        raise NotImplementedError
 
 
 class Link(asyncio.Protocol):
@@ -139,13 +161,10 @@ class Link(asyncio.Protocol):
             operations = self._parser.feed(data)
         except ProtocolError as problem:
             return self.abort(str(problem))
-        listener = self._listener
         for operation in operations:
-            if isinstance(operation, Acknowledgements) and listener:
-                listener.acknowledged(operation)
-            elif isinstance(operation, Delivery) and listener:
-                listener.answered(operation)
-            elif isinstance(operation, Ping):
+            if self._listener is not None:
+                _tell(self._listener, operation)
+            if isinstance(operation, Ping):
                 self.write(PONG)
             elif isinstance(operation, Pong):
                 _settle(self._pong.set_result, self._pong, None)
@@ -187,6 +206,17 @@ class Link(asyncio.Protocol):
             self._listener.refused(refusal)
         else:
             self.abort(f"{self._server} does not let us have an inbox: {refusal.reason}")
+
+
+def _tell(listener: Listener, operation: Operation) -> None:
+    if isinstance(operation, Acknowledgements):
+        listener.acknowledged(operation)
+    elif isinstance(operation, ConsumedMessages):
+        listener.consumed(operation)
+    elif isinstance(operation, Delivery):
+        listener.answered(operation)
+    elif isinstance(operation, Pong):
+        listener.ponged()
 
 
 def _settle(settle: Callable[[Any], None], waiting: asyncio.Future[Any], value: object) -> None:
