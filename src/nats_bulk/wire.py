@@ -213,7 +213,7 @@ class _StoredRun:
 class _ConsumedRun:
     """Recognises messages of consumers, with or without headers, by the reply that they are to be acknowledged with."""
 
-    _line = re.compile(rb"H?MSG ([^ \r\n]++) 1 (\$JS\.ACK\.[^ \r\n]++) (\d++)(?: (\d++))?\r\n")
+    _line = re.compile(rb"H?MSG ([^ \r\n]++) \d++ (\$JS\.ACK\.[^ \r\n]++) (\d++)(?: (\d++))?\r\n")
 
     def parse(self, buffer: bytes, position: int) -> tuple[ConsumedMessages, int] | None:
         """Those from `position` on, and where they end."""

@@ -7,6 +7,7 @@ have read when the connection broke is sent again: without it, the server would 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -26,12 +27,17 @@ UNLINKED = signal(
     level="warning",
 )
 
+REFUSED = signal(
+    "nats.feed_refused", "NATS would not let us do something on a feed.", "connection", "reason", level="warning"
+)
+
 ANSWER_SECONDS: Final = 10.0
 ALIVE_SECONDS: Final = 10.0
 """A server that has said nothing for so long is asked, and lost if it says nothing for as long again."""
 
-ACK: Final = b"+ACK"
 NO_RESPONDERS: Final = "503"
+
+_PULLED: Final = b"p."
 
 
 class Answer(NamedTuple):
@@ -72,6 +78,9 @@ class Handed(NamedTuple):
 class Taker(Protocol):
     """Who pulls from one consumer."""
 
+    stream: str
+    consumer: str
+
     def take(self, message: Handed) -> None: ...
 
     def told(self, answer: Answer) -> None:
@@ -88,16 +97,15 @@ class Feed(KeptLink):
 
     def __init__(self, broker: Broker, name: str) -> None:
         self._takers: dict[tuple[bytes, bytes], Taker] = {}
-        self._pulls: dict[bytes, Taker] = {}
-        self._names: dict[Taker, bytes] = {}
+        self._by_number: dict[int, Taker] = {}
+        self._numbers: dict[Taker, int] = {}
         self._asked: dict[bytes, asyncio.Future[Answer]] = {}
         self._unsent: list[bytes] = []
         self._unread: list[bytes] = []
-        """Acknowledgements that the server may not have read."""
-        self._pinged: list[bytes] = []
-        """Those before the last ping."""
-        self._is_pinging = False
-        self._next = 0
+        """Acknowledgements that the server may not have read, since the last ping."""
+        self._pings: deque[list[bytes] | asyncio.Future[None]] = deque()
+        """What each ping that is unanswered makes sure of: acknowledgements before it, or somebody who waits for it."""
+        self._next = 1
         super().__init__(broker, name)
         self._watching = asyncio.create_task(self._watch(), name=f"{name} watch")
 
@@ -116,41 +124,61 @@ class Feed(KeptLink):
 
     # -- consumers --------------------------------------------------------------------------------------------------
 
-    def attach(self, stream: str, consumer: str, taker: Taker) -> None:
-        """From now on the taker gets what this consumer hands out."""
+    def attach(self, taker: Taker) -> None:
+        """From now on the taker gets what its consumer hands out."""
         self._next += 1
-        name = b"p%d" % self._next
-        self._takers[stream.encode(), consumer.encode()] = taker
-        self._pulls[name], self._names[taker] = taker, name
+        self._takers[taker.stream.encode(), taker.consumer.encode()] = taker
+        self._by_number[self._next], self._numbers[taker] = taker, self._next
+        self._listen(taker)
 
-    def detach(self, stream: str, consumer: str, taker: Taker) -> None:
-        name = self._names.pop(taker, None)
-        if name is not None:
-            del self._pulls[name]
-        if self._takers.get((stream.encode(), consumer.encode())) is taker:
-            del self._takers[stream.encode(), consumer.encode()]
+    async def hush(self, taker: Taker) -> None:
+        """Pull no more; when this returns, all that was on its way has come."""
+        if self._link is not None:
+            self._write([b"UNSUB %d\r\n" % self._numbers[taker]])
+            await self.settle()
 
-    def pull(self, stream: str, consumer: str, taker: Taker, batch: int, seconds: float) -> None:
+    def detach(self, taker: Taker) -> None:
+        del self._by_number[self._numbers.pop(taker)]
+        place = (taker.stream.encode(), taker.consumer.encode())
+        if self._takers.get(place) is taker:
+            del self._takers[place]
+
+    def pull(self, taker: Taker, batch: int, seconds: float) -> None:
         """Ask for so many messages; the server forgets about it after so many seconds, and says so."""
         if self._link is None:
             return
         body = b'{"batch":%d,"expires":%d}' % (batch, seconds * 1_000_000_000)
-        reply = self._link.inbox.encode() + self._names[taker]
-        self._send(b"PUB $JS.API.CONSUMER.MSG.NEXT.%b.%b %b" % (stream.encode(), consumer.encode(), reply), body)
+        place = f"{taker.stream}.{taker.consumer}".encode()
+        self._send(b"PUB $JS.API.CONSUMER.MSG.NEXT.%b %b" % (place, self._inbox_of(taker)), body)
 
-    def acknowledge(self, replies: Sequence[bytes]) -> None:
-        """These have been dealt with; that is said again if the connection breaks before it was read."""
-        frames = [b"PUB %b 4\r\n+ACK\r\n" % reply for reply in replies]
-        self._unread += frames
-        self._write(frames)
+    def acknowledge(self, reply: bytes) -> None:
+        """It has been dealt with; that is said again if the connection breaks before it was read."""
+        frame = b"PUB %b 4\r\n+ACK\r\n" % reply
+        self._unread.append(frame)
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(frame)
 
     def say(self, reply: bytes, word: bytes) -> None:
         """Anything else about a message: not now, or still at it."""
         self._send(b"PUB %b" % reply, word)
 
+    async def settle(self) -> None:
+        """Returns when the server has read all that was written before, and we what it had sent until then."""
+        if self._link is not None:
+            settled: asyncio.Future[None] = self._loop.create_future()
+            self._ping(settled)
+            await settled
+
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    async def request(self, subject: str, payload: bytes = b"", timeout: float = ANSWER_SECONDS) -> Answer:  # noqa: ASYNC109
+    async def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float = ANSWER_SECONDS,  # noqa: ASYNC109
+        headers: bytes = b"",
+    ) -> Answer:
         """Ask and wait for the one answer; BrokerUnreachable if none comes."""
         if not await self.is_linked() or self._link is None:
             raise BrokerUnreachable("there is no connection to NATS; it is tried again by itself")
@@ -159,7 +187,11 @@ class Feed(KeptLink):
         answered: asyncio.Future[Answer] = self._loop.create_future()
         self._asked[name] = answered
         try:
-            self._send(b"PUB %b %b%b" % (subject.encode(), self._link.inbox.encode(), name), payload)
+            place = b"%b %b%b" % (subject.encode(), self._link.inbox.encode(), name)
+            if headers:
+                self._send(b"HPUB %b %d" % (place, len(headers)), headers + payload)
+            else:
+                self._send(b"PUB %b" % place, payload)
             async with asyncio.timeout(timeout):
                 answer = await answered
         except TimeoutError:
@@ -190,26 +222,30 @@ class Feed(KeptLink):
         if (waiting := self._asked.get(name)) is not None:
             if not waiting.done():
                 waiting.set_result(Answer(answer.payload, answer.header))
-        elif (taker := self._pulls.get(name)) is not None:
+        elif name.startswith(_PULLED) and (taker := self._by_number.get(int(name[len(_PULLED) :]))):
             taker.told(Answer(answer.payload, answer.header))
 
     def refused(self, refusal: Refusal) -> None:
-        UNLINKED.emit(connection=self._name, reason=refusal.reason)
+        REFUSED.emit(connection=self._name, reason=refusal.reason)
 
     def ponged(self) -> None:
-        self._pinged.clear()
-        self._is_pinging = False
+        if self._pings:
+            answered = self._pings.popleft()
+            if isinstance(answered, asyncio.Future) and not answered.done():
+                answered.set_result(None)
         if self._unread and not self._unsent:
             self._flush()
 
     def linked(self) -> None:
-        again, self._unread, self._pinged, self._is_pinging = [*self._pinged, *self._unread], [], [], False
-        self._unsent.clear()
-        if again:
-            self._unread = again
-            self._write(again)
         LINKED.emit(connection=self._name)
-        for taker in list(self._takers.values()):
+        unread = [frame for each in self._pings if isinstance(each, list) for frame in each] + self._unread
+        self._pings.clear()
+        self._unsent.clear()
+        self._unread = unread
+        for taker in self._numbers:
+            self._listen(taker)
+        self._write(unread)
+        for taker in list(self._numbers):
             taker.restored()
 
     def unlinked(self, reason: str) -> None:
@@ -220,10 +256,22 @@ class Feed(KeptLink):
         for waiting in self._asked.values():
             if not waiting.done():
                 waiting.set_exception(BrokerUnreachable(reason))
-        for taker in list(self._takers.values()):
+        for each in self._pings:
+            if isinstance(each, asyncio.Future) and not each.done():
+                each.set_result(None)
+        for taker in list(self._numbers):
             taker.interrupted()
 
     # -- what goes out ----------------------------------------------------------------------------------------------
+
+    def _inbox_of(self, taker: Taker) -> bytes:
+        assert self._link is not None
+        return b"%b%b%d" % (self._link.inbox.encode(), _PULLED, self._numbers[taker])
+
+    def _listen(self, taker: Taker) -> None:
+        """Each has a subscription of its own: when that ends, the server forgets what was pulled for it."""
+        if self._link is not None:
+            self._write([b"SUB %b %d\r\n" % (self._inbox_of(taker), self._numbers[taker])])
 
     def _send(self, start: bytes, body: bytes) -> None:
         self._write([b"%b %d\r\n%b\r\n" % (start, len(body), body)])
@@ -233,12 +281,17 @@ class Feed(KeptLink):
             self._loop.call_soon(self._flush)
         self._unsent += frames
 
+    def _ping(self, sure_of: list[bytes] | asyncio.Future[None]) -> None:
+        self._pings.append(sure_of)
+        self._write([PING])
+
     def _flush(self) -> None:
         if self._link is None:
             self._unsent.clear()
             return
-        if self._unread and not self._is_pinging:
-            self._pinged, self._unread, self._is_pinging = self._unread, [], True
+        if self._unread and not self._pings:
+            unread, self._unread = self._unread, []
+            self._pings.append(unread)
             self._unsent.append(PING)
         if self._unsent:
             data, self._unsent = b"".join(self._unsent), []
@@ -247,11 +300,11 @@ class Feed(KeptLink):
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(ALIVE_SECONDS / 2)
-            link, now = self._link, self._loop.time()
+            link = self._link
             if link is None:
                 continue
-            silent = now - link.heard_at
+            silent = self._loop.time() - link.heard_at
             if silent > 2 * ALIVE_SECONDS:
                 link.abort(f"the server has said nothing for {silent:.0f} s")
             elif silent > ALIVE_SECONDS:
-                link.ask_for_life()
+                self._ping([])

@@ -838,8 +838,54 @@ create table tenantry.stateful_tenants (
 );
 comment on table tenantry.stateful_tenants is 'Whose state a query keeps: a tenant that is made anew under an old name must not get the old one''s';
 
-create table tenantry.dead_letters (
+create table tenantry.subscriptions (
+    service text primary key,
+    app text not null,
+    channel text not null,
+    types text[] not null,
+    handling_order text not null check (handling_order in ('fifo', 'parallel')),
+    after_last_retry text not null default 'skip' check (after_last_retry in ('skip', 'park_key', 'stop')),
+    parts integer not null default 1 check (parts > 0),
+    created_at timestamptz not null default now(),
+    seen_at timestamptz not null default now()
+);
+comment on table tenantry.subscriptions is 'Services that handle events, as their workers declared them last';
+comment on column tenantry.subscriptions.parts is 'Into how many parts the events of each tenant are divided, each with a consumer of its own';
+comment on column tenantry.subscriptions.created_at is 'A service that begins with what comes from now on begins here, also for tenants that come later';
+
+create table tenantry.subscription_pauses (
+    service text not null,
     tenant_id text not null references tenantry.tenants (id) on delete cascade,
+    paused_by text not null,
+    paused_at timestamptz not null default now(),
+    primary key (service, tenant_id)
+);
+comment on table tenantry.subscription_pauses is 'Whose events a service does not handle for now';
+create index subscription_pauses_by_tenant on tenantry.subscription_pauses (tenant_id);
+
+create table tenantry.subscription_jobs (
+    id uuid primary key default gen_random_uuid(),
+    kind text not null check (kind in ('redrive', 'discard', 'replay', 'rewind')),
+    service text not null,
+    tenant_id text references tenantry.tenants (id) on delete cascade,
+    request jsonb not null,
+    state text not null default 'running' check (state in ('running', 'cancelling', 'cancelled', 'done', 'failed')),
+    done bigint not null default 0,
+    failed bigint not null default 0,
+    total bigint,
+    progress jsonb not null default '{}',
+    problem text not null default '',
+    asked_by text not null,
+    asked_at timestamptz not null default now(),
+    updated_at timestamptz not null default now()
+);
+comment on table tenantry.subscription_jobs is 'Redrives and replays, which the workers that hold the tenants do; they go on after a crash where they were';
+comment on column tenantry.subscription_jobs.progress is 'Of a replay, by part: where it is and how far it goes';
+create index subscription_jobs_open on tenantry.subscription_jobs (service) where state in ('running', 'cancelling');
+create index subscription_jobs_by_tenant on tenantry.subscription_jobs (tenant_id);
+
+create table tenantry.dead_letters (
+    tenant_id text not null,
     channel text not null,
     service text not null,
     sequence bigint not null,
@@ -849,10 +895,28 @@ create table tenantry.dead_letters (
     trace text,
     published_at timestamptz not null,
     died_at timestamptz not null default now(),
+    id uuid not null default gen_random_uuid() unique,
+    owner_id text references tenantry.tenants (id) on delete cascade,
+    part integer not null default 0,
+    state text not null default 'dead' check (state in ('dead', 'parked', 'held', 'stopped')),
+    event_id text,
+    type text,
+    key text,
+    headers jsonb not null default '{}',
+    traceback text not null default '',
+    deliveries integer not null default 1,
+    job uuid references tenantry.subscription_jobs (id) on delete set null,
     primary key (tenant_id, channel, service, sequence)
 );
 comment on table tenantry.dead_letters is 'Events of lanes that could not be processed, as they were';
-comment on column tenantry.dead_letters.service is 'Who could not: `pipelines` for all pipelines together';
+comment on column tenantry.dead_letters.owner_id is 'The tenant, if the registry knows it; what is its goes with it';
+comment on column tenantry.dead_letters.service is 'Who could not: a subscriber, `pipelines` for all pipelines together, `push/` and an endpoint, `accounts` for accounts of others';
+comment on column tenantry.dead_letters.state is 'dead: the lane went on; parked: what has its key is held back; held: it is held back; stopped: the lane is held back';
+comment on column tenantry.dead_letters.job is 'The redrive that is to handle it again';
+create index dead_letters_by_owner on tenantry.dead_letters (owner_id);
+create index dead_letters_by_service on tenantry.dead_letters (service, tenant_id, died_at);
+create index dead_letters_by_job on tenantry.dead_letters (job) where job is not null;
+create index dead_letters_blocking on tenantry.dead_letters (service, tenant_id, part, key) where state <> 'dead';
 
 create table tenantry.usage (
     tenant_id text not null references tenantry.tenants (id) on delete cascade,
@@ -905,3 +969,56 @@ create table tenantry.pipeline_jobs (
 );
 comment on table tenantry.pipeline_jobs is 'Replays and rebuilds, which a pipeline process does; they go on after a crash where they were';
 create index pipeline_jobs_open on tenantry.pipeline_jobs (asked_at) where state in ('waiting', 'running', 'cancelling');
+
+create table tenantry.handled (
+    service text not null,
+    tenant text not null,
+    event_id text not null,
+    lane integer references tenantry.outbox_lanes (id) on delete cascade,
+    handled_at timestamptz not null default now(),
+    primary key (service, tenant, event_id)
+);
+comment on table tenantry.handled is 'Events whose effects are in this database, by the service that had them';
+comment on column tenantry.handled.lane is 'What is erased with its tenant; none for tenants that the outbox does not know';
+create index handled_by_time on tenantry.handled (handled_at);
+create index handled_by_lane on tenantry.handled (lane);
+
+create table tenantry.fences (
+    service text not null,
+    tenant text not null,
+    part integer not null,
+    fence bigint not null,
+    lane integer references tenantry.outbox_lanes (id) on delete cascade,
+    primary key (service, tenant, part)
+);
+comment on table tenantry.fences is 'The newest worker that was seen for each tenant of a service: an older one comes too late';
+create index fences_by_lane on tenantry.fences (lane);
+
+create function tenantry.once(
+    service text, tenant text, channel text, event_id text, part integer default 0, fence bigint default 0
+) returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    newest bigint;
+    lane_id integer;
+begin
+    select l.id into lane_id from tenantry.outbox_lanes l where l.tenant_id = once.tenant and l.channel = once.channel;
+    select f.fence into newest from tenantry.fences f
+    where f.service = once.service and f.tenant = once.tenant and f.part = once.part;
+    if newest is distinct from once.fence then
+        insert into tenantry.fences as f (service, tenant, part, fence, lane)
+        values (once.service, once.tenant, once.part, once.fence, lane_id)
+        on conflict on constraint fences_pkey do update set fence = greatest(f.fence, excluded.fence)
+        returning f.fence into newest;
+        if newest > once.fence then
+            raise exception using
+                errcode = 'TY423',
+                message = format('another worker handles the events of tenant %s for %s by now', once.tenant, once.service),
+                hint = 'Let the error pass: this worker stops, and the other one handles the event';
+        end if;
+    end if;
+    insert into tenantry.handled (service, tenant, event_id, lane)
+    values (once.service, once.tenant, once.event_id, lane_id)
+    on conflict on constraint handled_pkey do nothing;
+    return found;
+end $$;
+comment on function tenantry.once is 'Whether a service has the effects of an event not yet here; from then on it has, if the transaction commits';

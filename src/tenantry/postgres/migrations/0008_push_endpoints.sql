@@ -1,0 +1,1 @@
+-- placeholder, replaced before it is ever applied anywhere
