@@ -32,6 +32,10 @@ TenantryError                what happened, to whom, and what to do next
 ├── DocumentError            a document of a projection cannot be written
 │   ├── DocumentConflict     somebody else has changed it
 │   └── DocumentRefused      PostgreSQL does not take what is in it
+├── SubscriptionError        a service that handles events
+│   ├── SubscriptionConflict the consumer, or the name, is somebody else's
+│   ├── EventUndecodable     a message is no event, or none that the subscriber knows
+│   └── WorkerFenced         another worker has taken over; what this one does would come too late
 ├── AccountInvalid           a folder of the accounts directory, or a static account, cannot be used
 ├── AccessError              who asks, and what for
 │   ├── NotAuthenticated     no valid API key or token
@@ -193,6 +197,22 @@ class DocumentConflict(DocumentError):
 
 
 class DocumentRefused(DocumentError):
+    pass
+
+
+class SubscriptionError(TenantryError):
+    pass
+
+
+class SubscriptionConflict(SubscriptionError):
+    pass
+
+
+class EventUndecodable(SubscriptionError):
+    pass
+
+
+class WorkerFenced(SubscriptionError):
     pass
 
 

@@ -6,7 +6,7 @@ https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -213,3 +213,11 @@ def type_expression(patterns: Iterable[str]) -> str:
     choices = "|".join("[.]".join(_WILDCARDS.get(word, word) for word in each) for each in words)
     # $ would let a line end follow, and what does not is written \Z in Python and \z in Java.
     return f"^(?:{choices})(?![^.]|[.])"
+
+
+def type_matcher(patterns: Iterable[str]) -> Callable[[str], object]:
+    """Tells of a type whether it matches any of the patterns."""
+    wanted = tuple(patterns)
+    if EVERY_TYPE in wanted:
+        return bool
+    return re.compile(type_expression(wanted)).match

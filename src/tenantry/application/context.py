@@ -23,6 +23,7 @@ class Context:
         "channel",
         "fence",
         "is_replay",
+        "part",
         "sequence",
         "service",
         "subject",
@@ -41,6 +42,7 @@ class Context:
         attempt: int,
         stored_at: int,
         worker: str = "",
+        part: int = 0,
         fence: int = 0,
         is_replay: bool = False,
         event_id: str = "",
@@ -58,6 +60,8 @@ class Context:
         """Counts from 1."""
         self.worker = worker
         """Which process this is."""
+        self.part = part
+        """Which part of the tenant's events this is, if they are divided."""
         self.fence = fence
         """Grows with each worker that takes over this tenant: what a store has seen a higher one for, it can refuse."""
         self.is_replay = is_replay

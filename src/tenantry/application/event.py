@@ -18,7 +18,11 @@ LONGEST_KEY: Final = 256
 _ATTRIBUTES_AS_KEY: Final = ("subject", "id", "source", "type")
 
 
-class Event(msgspec.Struct, Generic[Data], frozen=True, kw_only=True, rename={"trace": "traceparent"}):
+# What an event says itself must not land in what the boundary says of it.
+_NAMES: Final = {"trace": "traceparent", "tenant": ".tenant", "channel": ".channel", "sequence": ".sequence"}
+
+
+class Event(msgspec.Struct, Generic[Data], frozen=True, kw_only=True, rename=_NAMES):
     """An event as projections and handlers see it."""
 
     id: str

@@ -129,7 +129,12 @@ class Feed(KeptLink):
         self._next += 1
         self._takers[taker.stream.encode(), taker.consumer.encode()] = taker
         self._by_number[self._next], self._numbers[taker] = taker, self._next
-        self._listen(taker)
+        self.listen(taker)
+
+    def listen(self, taker: Taker) -> None:
+        """Each has a subscription of its own: when that ends, the server forgets what was pulled for it."""
+        if self._link is not None:
+            self._write([b"SUB %b %d\r\n" % (self._inbox_of(taker), self._numbers[taker])])
 
     async def hush(self, taker: Taker) -> None:
         """Pull no more; when this returns, all that was on its way has come."""
@@ -243,7 +248,7 @@ class Feed(KeptLink):
         self._unsent.clear()
         self._unread = unread
         for taker in self._numbers:
-            self._listen(taker)
+            self.listen(taker)
         self._write(unread)
         for taker in list(self._numbers):
             taker.restored()
@@ -267,11 +272,6 @@ class Feed(KeptLink):
     def _inbox_of(self, taker: Taker) -> bytes:
         assert self._link is not None
         return b"%b%b%d" % (self._link.inbox.encode(), _PULLED, self._numbers[taker])
-
-    def _listen(self, taker: Taker) -> None:
-        """Each has a subscription of its own: when that ends, the server forgets what was pulled for it."""
-        if self._link is not None:
-            self._write([b"SUB %b %d\r\n" % (self._inbox_of(taker), self._numbers[taker])])
 
     def _send(self, start: bytes, body: bytes) -> None:
         self._write([b"%b %d\r\n%b\r\n" % (start, len(body), body)])

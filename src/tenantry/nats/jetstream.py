@@ -94,9 +94,14 @@ class JetStream:
         answer = await self._request(f"DIRECT.GET.{stream}", msgspec.json.encode(question))
         return int((answer.headers or {}).get("Nats-Sequence", 0))
 
-    async def create_consumer(self, stream: str, config: Config) -> Config:
+    async def create_consumer(self, stream: str, config: Config, action: str = "") -> Config:
+        """`action` is `create` or `update`; else it is created, or changed if it is there."""
         subject = f"CONSUMER.CREATE.{stream}.{config['durable_name']}"
-        return await self._ask(subject, {"stream_name": stream, "config": config})
+        return await self._ask(subject, {"stream_name": stream, "config": config, "action": action})
+
+    async def reset_consumer(self, stream: str, name: str, sequence: int | None = None) -> Config:
+        """Let it begin again, with this sequence, else with the first that has not been acknowledged."""
+        return await self._ask(f"CONSUMER.RESET.{stream}.{name}", {"seq": sequence} if sequence else None)
 
     async def consumer(self, stream: str, name: str) -> Config | None:
         return await self._find(f"CONSUMER.INFO.{stream}.{name}")

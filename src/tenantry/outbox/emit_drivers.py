@@ -12,7 +12,14 @@ from typing import Any, Final
 from tenantry.outbox.emit_errors import explained
 
 # All arguments are sent as texts: an application may have codecs of its own for what else there is.
-_TYPES: Final = {"data": "jsonb", "extensions": "jsonb", "events": "jsonb", "time": "timestamptz"}
+_TYPES: Final = {
+    "data": "jsonb",
+    "extensions": "jsonb",
+    "events": "jsonb",
+    "time": "timestamptz",
+    "part": "integer",
+    "fence": "bigint",
+}
 
 Arguments = Mapping[str, str]
 

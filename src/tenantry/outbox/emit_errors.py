@@ -7,7 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tenantry.errors import DatabaseError, EventInvalid, SchemaTooOld, TenantConflict, TenantNotFound, TenantryError
+from tenantry.errors import (
+    DatabaseError,
+    EventInvalid,
+    SchemaTooOld,
+    TenantConflict,
+    TenantNotFound,
+    TenantryError,
+    WorkerFenced,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,8 @@ def _explain(refusal: _Refusal) -> TenantryError | None:
             return TenantNotFound(said)
         case "TY409":
             return TenantConflict(said)
+        case "TY423":
+            return WorkerFenced(said)
         case "TY413" | "TY422":
             return EventInvalid(refusal.column, said)
         case "22P05" | "22021":

@@ -1,0 +1,172 @@
+"""A partition that this worker holds: what is to be handled of it, in which order, and what holds it up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tenantry.application import Subscriber
+from tenantry.errors import BrokerError
+from tenantry.nats.jetstream import JetStream
+from tenantry.subscriptions.dead_letters import Blocked, DeadLetter, DeadLetters, Death
+from tenantry.subscriptions.intake import Intake
+from tenantry.subscriptions.parcel import Parcel, Source
+from tenantry.subscriptions.redriving import Redriving
+from tenantry.subscriptions.spreading import Partition
+from tenantry.tenants.lanes import Lane
+
+
+class Holding:
+    """Work for the dispatch, of one tenant and service."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        subscriber: Subscriber,
+        lane: Lane,
+        fence: int,
+        *,
+        uid: Any,
+        weight: float,
+        letters: DeadLetters,
+        offer: Any,
+    ) -> None:
+        self.partition = partition
+        self.tenant = partition.tenant
+        self.uid = uid
+        """A tenant that was made again under its old id is another one."""
+        self.subscriber = subscriber
+        self.lane = lane
+        self.fence = fence
+        self.weight = weight
+        self.intake: Intake | None = None
+        self.jetstream: JetStream | None = None
+        """Of the account that its lane is in."""
+        self.redriving = Redriving(letters, offer=self._offer_own, settled=self._letter_settled)
+        self.replays: list[Intake] = []
+        self.parked: dict[str, int] = {}
+        """Keys whose events are held back, and how many there are."""
+        self.stopped_at: int | None = None
+        self.is_paused = False
+        self.is_closing = False
+        self.problem = ""
+        """Why it cannot be handled now, if it cannot."""
+        self.running: set[Parcel] = set()
+        self.handled = 0
+        self.failed = 0
+        self.busy_seconds = 0.0
+        self._letters = letters
+        self._offer = offer
+        self._flowing = asyncio.Lock()
+        self._changing: set[asyncio.Task[None]] = set()
+        self._turn = 0
+        self._limit = 1 if subscriber.is_fifo else subscriber.in_flight
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __repr__(self) -> str:
+        return f"<Holding {self.partition}>"
+
+    def block(self, blocked: Blocked | None) -> None:
+        """What was found to wait when it was taken over."""
+        if blocked is not None:
+            self.parked = dict(blocked.keys)
+            self.stopped_at = blocked.stopped_at
+
+    @property
+    def is_flowing(self) -> bool:
+        """Whether new events are taken in."""
+        return not self.is_paused and not self.is_closing and self.stopped_at is None
+
+    def change_flow(self) -> None:
+        """What it is to do has changed."""
+        task = asyncio.create_task(self._change_flow(), name=f"flow of {self.partition}")
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+
+    async def _change_flow(self) -> None:
+        async with self._flowing:
+            intake, jetstream = self.intake, self.jetstream
+            if intake is None or jetstream is None:
+                return
+            try:
+                if self.is_flowing:
+                    await intake.resume(jetstream)
+                else:
+                    await intake.hush()
+            except BrokerError as problem:
+                # It is looked at again every now and then.
+                self.problem = str(problem)
+
+    @property
+    def is_astray(self) -> bool:
+        """Whether it does something else than it is to do."""
+        return self.intake is not None and self.is_flowing == self.intake.is_hushed and not self._changing
+
+    @property
+    def lag(self) -> int:
+        return self.intake.lag if self.intake else 0
+
+    # -- what the dispatch asks -------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        if self.is_paused or self.is_closing or len(self.running) >= self._limit:
+            return False
+        return any(source.waiting for source in self._sources())
+
+    def next(self) -> list[Parcel]:
+        sources = [source for source in self._sources() if source.waiting]
+        self._turn += 1
+        source = sources[self._turn % len(sources)]
+        parcels = [source.next()]
+        most = self.subscriber.batch
+        if most > 1 and not parcels[0].is_alone:
+            if not self.subscriber.is_fifo:
+                most = min(most, self._limit - len(self.running))
+            while len(parcels) < most and source.waiting:
+                parcels.append(source.next())
+        self.running.update(parcels)
+        self._idle.clear()
+        return parcels
+
+    def finished(self, parcels: list[Parcel]) -> None:
+        self.running.difference_update(parcels)
+        if not self.running:
+            self._idle.set()
+
+    def _sources(self) -> list[Source]:
+        if self.stopped_at is not None:
+            return [self.redriving]
+        live = [self.intake] if self.intake else []
+        return [*live, self.redriving, *self.replays] if self.replays or self.redriving.waiting else [*live]
+
+    async def until_idle(self) -> None:
+        await self._idle.wait()
+
+    # -- what becomes of events -------------------------------------------------------------------------------------
+
+    async def bury(self, parcel: Parcel, death: Death) -> bool:
+        """Whether the lane goes on."""
+        job = self.redriving.job_of(death.key) if death.state == "held" and death.key else None
+        await self._letters.bury(self.partition, self.lane.channel, parcel, death, job)
+        if death.state == "stopped":
+            self.stopped_at = parcel.sequence
+            self.change_flow()
+            return False
+        if death.key is not None and death.state != "dead":
+            self.parked[death.key] = self.parked.get(death.key, 0) + 1
+        return True
+
+    async def _letter_settled(self, letter: DeadLetter, left: int) -> None:
+        if letter.state == "stopped":
+            if self.intake is not None:
+                # It comes once more, as nobody has acknowledged it, and is then known.
+                self.intake.handled[letter.message.sequence] = None
+            self.stopped_at = None
+            self.change_flow()
+        elif letter.key is not None and not left:
+            self.parked.pop(letter.key, None)
+
+    def _offer_own(self) -> None:
+        self._offer(self)

@@ -1,0 +1,263 @@
+"""Pulls from one durable consumer, and says what became of what it got."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from tenantry.errors import BrokerError
+from tenantry.nats.feed import Answer, Feed, Handed
+from tenantry.nats.jetstream import Config, JetStream
+from tenantry.subscriptions.parcel import Parcel
+
+if TYPE_CHECKING:
+    from tenantry.subscriptions.dead_letters import Death
+
+PULL_SECONDS: Final = 30.0
+LATE_SECONDS: Final = 5.0
+"""After that a pull that should have ended is taken for lost."""
+MOST_PULLED: Final = 256
+MOST_BYTES: Final = 8 << 20
+MOST_REMEMBERED: Final = 4096
+MOST_RECLAIMED: Final = 10_000
+
+_GONE: Final = ("Consumer Deleted", "Consumer is push based", "No Responders")
+
+
+class Intake:
+    """A source, and a taker."""
+
+    is_replay = False
+    may_retry = True
+
+    def __init__(
+        self,
+        feed: Feed,
+        stream: str,
+        consumer: str,
+        *,
+        ack_wait: float,
+        in_order: bool,
+        is_current: Callable[[], bool],
+        offer: Callable[[], None],
+        bury: Callable[[Parcel, Death], Awaitable[bool]],
+        gone: Callable[[], None],
+    ) -> None:
+        self.stream = stream
+        self.consumer = consumer
+        self.pending = 0
+        """How many the consumer has yet to hand out, as far as was last said."""
+        self.until: int | None = None
+        """The last sequence that is wanted; none: there is no end."""
+        self._feed = feed
+        self._ack_wait = ack_wait
+        self._in_order = in_order
+        self._is_current = is_current
+        self._offer = offer
+        self._bury = bury
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._ready: deque[Parcel] = deque()
+        self._held: dict[int, Parcel] = {}
+        """By sequence: what we got and have not said anything final about."""
+        self._put_off: set[int] = set()
+        self._done: dict[int, None] = {}
+        """The last ones that were handled: some come again, when a connection breaks or a lane moves."""
+        self._wanted = 0
+        self._wanted_until = 0.0
+        self._average = 1024.0
+        self._is_open = False
+        self._is_hushed = False
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._held)
+
+    @property
+    def waiting(self) -> int:
+        # In order, nothing passes one that is to come back.
+        return 0 if self._in_order and self._put_off else len(self._ready)
+
+    @property
+    def lag(self) -> int:
+        return self.pending + len(self._held) + len(self._put_off)
+
+    def remember(self, done: dict[int, None]) -> None:
+        """What was handled before, through another consumer of the same lane."""
+        self._done = done
+
+    @property
+    def handled(self) -> dict[int, None]:
+        return self._done
+
+    # -- opening and closing ----------------------------------------------------------------------------------------
+
+    def open(self, state: Config) -> None:
+        """Begin, with a consumer that is in this state."""
+        self.pending = int(state.get("num_pending", 0))
+        self._is_open = True
+        self._is_hushed = False
+        self._feed.attach(self)
+        self.pull()
+
+    async def hush(self) -> None:
+        """Take nothing more; what has not been begun goes back."""
+        if self._is_open and not self._is_hushed:
+            self._is_hushed = True
+            self._return_ready()
+            await self._feed.hush(self)
+            self._return_ready()
+
+    async def resume(self, jetstream: JetStream) -> None:
+        """Take in again, beginning with what is still open."""
+        if self._is_open and self._is_hushed:
+            state = await self.reclaim(jetstream, all_of_it=False)
+            self.pending = int(state.get("num_pending", 0))
+            self._is_hushed = False
+            self._wanted = 0
+            self._feed.listen(self)
+            self.pull()
+
+    @property
+    def is_hushed(self) -> bool:
+        return self._is_hushed
+
+    def close(self) -> None:
+        """Let go of everything, without a word."""
+        if self._is_open:
+            self._is_open = False
+            self._feed.detach(self)
+        self._ready.clear()
+        self._held.clear()
+        self._put_off.clear()
+
+    async def reclaim(self, jetstream: JetStream, *, all_of_it: bool) -> Config:
+        """Get back what the consumer has handed out to somebody who is gone, at once instead of when its patience ends.
+
+        `all_of_it`: also what waits before it is tried again. The consumer's state, as it was.
+        """
+        state = await jetstream.consumer(self.stream, self.consumer)
+        if state is None:
+            raise BrokerError(f"there is no consumer {self.consumer} on stream {self.stream}")
+        delivered, floor = state["delivered"], state["ack_floor"]
+        if all_of_it and state.get("num_waiting") and self._in_order:
+            # Somebody who is counted as gone still asks for more: that is forgotten with all else.
+            return await jetstream.reset_consumer(self.stream, self.consumer)
+        if state["num_ack_pending"]:
+            last = int(delivered["stream_seq"])
+            for sequence in range(max(int(floor["stream_seq"]) + 1, last - MOST_RECLAIMED), last + 1):
+                if sequence not in self._held and (all_of_it or sequence not in self._put_off):
+                    reply = f"$JS.ACK.{self.stream}.{self.consumer}.1.{sequence}.{delivered['consumer_seq']}.0.0"
+                    self._feed.say(reply.encode(), b"-NAK")
+        return state
+
+    def pull(self) -> None:
+        """Ask for more if there is room for it."""
+        if not self._is_open or self._is_hushed:
+            return
+        room = max(1, min(MOST_PULLED, int(MOST_BYTES / self._average)))
+        if self._wanted <= room // 2 and (len(self._held) < room or self._in_order):
+            self._feed.pull(self, room - self._wanted, PULL_SECONDS)
+            self._wanted = room
+            self._wanted_until = self._loop.time() + PULL_SECONDS + LATE_SECONDS
+
+    def keep(self, now: float) -> None:
+        """Called every now and then: what takes long is said to take long, and what was lost is asked for again."""
+        if not self._is_open or not self._feed.is_up:
+            return
+        if now > self._wanted_until:
+            self._wanted = 0
+            self.pull()
+        patience = self._ack_wait / 3
+        for parcel in self._held.values():
+            if now - parcel.extended_at > patience and self._is_current():
+                parcel.extended_at = now
+                self._feed.say(parcel.message.reply, b"+WPI")
+
+    # -- what the feed says -----------------------------------------------------------------------------------------
+
+    def take(self, message: Handed) -> None:
+        self._wanted -= 1
+        self.pending = message.pending
+        sequence = message.sequence
+        if self._is_hushed:
+            return self._feed.say(message.reply, b"-NAK")
+        if sequence in self._done:
+            # It was handled, and that we said so was lost.
+            self._feed.acknowledge(message.reply)
+            return self.pull()
+        if (held := self._held.get(sequence)) is not None:
+            held.message = message
+            return None
+        self._put_off.discard(sequence)
+        self._average += (len(message.payload) - self._average) / 16
+        parcel = Parcel(message, self, self._loop.time())
+        self._held[sequence] = parcel
+        self._ready.append(parcel)
+        if self._in_order and len(self._ready) > 1 and self._ready[-2].sequence > sequence:
+            self._ready = deque(sorted(self._ready, key=lambda each: each.sequence))
+        if self._wanted < MOST_PULLED // 4:
+            self.pull()
+        self._offer()
+        return None
+
+    def told(self, answer: Answer) -> None:
+        if answer.status == "503" or any(word in answer.reason for word in _GONE):
+            self._wanted = 0
+            return self._gone()
+        unserved = answer.headers.get("Nats-Pending-Messages")
+        self._wanted = max(0, self._wanted - int(unserved)) if unserved else 0
+        return self.pull()
+
+    def interrupted(self) -> None:
+        self._wanted = 0
+
+    def restored(self) -> None:
+        self.pull()
+
+    # -- what became of a parcel ------------------------------------------------------------------------------------
+
+    def next(self) -> Parcel:
+        return self._ready.popleft()
+
+    def put_first(self, parcels: list[Parcel]) -> None:
+        """They come next, as they are."""
+        self._ready.extendleft(reversed(parcels))
+
+    def done(self, parcel: Parcel) -> None:
+        if self._let_go(parcel):
+            self._done[parcel.sequence] = None
+            if len(self._done) > MOST_REMEMBERED:
+                del self._done[next(iter(self._done))]
+            self._feed.acknowledge(parcel.message.reply)
+            if self._wanted < MOST_PULLED // 4:
+                self.pull()
+
+    def put_off(self, parcel: Parcel, seconds: float) -> None:
+        if self._let_go(parcel):
+            self._put_off.add(parcel.sequence)
+            self._feed.say(parcel.message.reply, b'-NAK {"delay":%d}' % (seconds * 1_000_000_000))
+
+    def return_unhandled(self, parcel: Parcel) -> None:
+        if self._let_go(parcel):
+            self._feed.say(parcel.message.reply, b"-NAK")
+
+    def drop(self, parcel: Parcel) -> None:
+        """Nothing is said of it: its lane stops here."""
+        self._held.pop(parcel.sequence, None)
+
+    async def bury(self, parcel: Parcel, death: Death) -> None:
+        if await self._bury(parcel, death):
+            self.done(parcel)
+        else:
+            self.drop(parcel)
+
+    def _let_go(self, parcel: Parcel) -> bool:
+        """Whether anything may be said of it: not by somebody who may have been replaced."""
+        return self._held.pop(parcel.sequence, None) is not None and self._is_current()
+
+    def _return_ready(self) -> None:
+        while self._ready:
+            self.return_unhandled(self._ready.popleft())

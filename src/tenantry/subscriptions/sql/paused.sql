@@ -1,0 +1,1 @@
+select service, tenant_id from tenantry.subscription_pauses
