@@ -7,11 +7,13 @@ from typing import Any, Final
 import msgspec
 from psycopg.rows import DictRow
 
+from tenantry.config import Settings
 from tenantry.errors import TenantConflict, TenantInvalid, TenantNotFound
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import Connection, SqlFolder
 from tenantry.subscriptions.push_address import AddressGuard
 from tenantry.subscriptions.push_endpoint import Order, PushEndpoint, PushSpec, State, read_spec, spec_of
+from tenantry.tenants.administration import Administration
 from tenantry.tenants.audit import AuditLog
 from tenantry.tenants.registry import Registry
 from tenantry.tenants.spec import require_text, require_valid
@@ -31,6 +33,11 @@ class PushEndpoints:
         self._registry = registry
         self._audit = audit
         self._guard = guard
+
+    @classmethod
+    def from_settings(cls, settings: Settings, administration: Administration) -> PushEndpoints:
+        guard = AddressGuard(settings.push_allowed_networks)
+        return cls(administration.pool, administration.registry, administration.audit, guard)
 
     async def create(
         self, tenant: str, name: str, spec: PushSpec, actor: str, *, channel: str = "events"
