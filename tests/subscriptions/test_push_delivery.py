@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -14,13 +16,18 @@ from typing import Any
 import msgspec
 import pytest
 import trustme
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from tenantry.errors import EventInvalid, PushFailed, PushGone
+from tenantry.service import end
 from tenantry.subscriptions.push_address import AddressGuard
-from tenantry.subscriptions.push_delivery import LARGEST_ANSWER, Deliverer, message_id
+from tenantry.subscriptions.push_delivery import LARGEST_ANSWER, Deliverer, message_id, read_wait
 from tenantry.subscriptions.push_endpoint import Order, PushEndpoint, State
+from tenantry.subscriptions.push_resolver import LOOKUPS, LOOKUPS_OF_TENANT
 from tenantry.subscriptions.push_secrets import PushSecrets
+from tests.processes import wait_for
 from tests.subscriptions.receiver import KEYRING, LOOPBACK, Receiver, Request, answering, receiving
 
 SECRETS = PushSecrets(KEYRING)
@@ -282,6 +289,61 @@ async def test_a_ping_is_an_event_like_any_other(deliverer: Deliverer, receiver:
     event = receiver.requests[0].verify(SECRETS.current(orders))
     assert isinstance(event, dict)
     assert (event["type"], event["tenantid"], event["data"]) == ("tenantry.ping", "acme", {"endpoint": "orders"})
+
+
+@settings(max_examples=60)
+@given(
+    start=st.sampled_from([b"", b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 503 No\r\nRetry-After: "]),
+    rest=st.binary(max_size=200),
+)
+def test_whatever_is_answered_the_event_is_delivered_or_it_is_not(start: bytes, rest: bytes) -> None:
+    async def answer(_: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(start + rest)
+        writer.close()
+
+    async def deliver() -> None:
+        async with receiving() as receiver, Deliverer(SECRETS, LOOPBACK) as deliverer:
+            receiver.answer = answer
+            with suppress(PushFailed, PushGone):
+                assert (await deliverer.deliver(endpoint(receiver.url()), "1", DOCUMENT)).status // 100 == 2
+
+    asyncio.run(deliver())
+
+
+@given(st.text(max_size=60) | st.datetimes().map(format_datetime) | st.from_regex(r"Mon, 0?[0-9]+ Jan [0-9]+ 0:0:0 .*"))
+def test_no_wait_that_a_receiver_asks_for_is_longer_than_an_hour(text: str) -> None:
+    wait = read_wait(text)
+    assert wait is None or 0 <= wait <= 3600
+
+
+async def test_a_tenant_whose_names_resolve_slowly_holds_up_nobody_else(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up, answered, asked = socket.getaddrinfo, threading.Event(), set()
+
+    def slow(host: str, *rest: Any) -> Any:
+        if host.endswith(".slow.invalid"):
+            asked.add(host)
+            answered.wait()
+            raise socket.gaierror("no answer")
+        return look_up(host, *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    async with Deliverer(SECRETS, LOOPBACK) as deliverer:
+        hosts = [f"http://{number}.slow.invalid/" for number in range(2 * LOOKUPS)]
+        stuck = [asyncio.ensure_future(deliverer.deliver(endpoint(url), "1", DOCUMENT)) for url in hosts]
+        try:
+            await asyncio.to_thread(wait_for, lambda: len(asked) >= min(LOOKUPS, LOOKUPS_OF_TENANT))
+            other = endpoint(receiver.url(host="localhost"), tenant_id="globex")
+            assert (await deliverer.deliver(other, "1", DOCUMENT)).status == 204
+            # Who gives up leaves its thread as busy as it was.
+            await end(stuck[:LOOKUPS_OF_TENANT])
+            assert (await deliverer.deliver(other, "2", DOCUMENT)).status == 204
+            assert len(asked) <= LOOKUPS_OF_TENANT
+        finally:
+            answered.set()
+        outcomes = await asyncio.gather(*stuck[LOOKUPS_OF_TENANT:], return_exceptions=True)
+        assert all(isinstance(each, PushFailed) for each in outcomes)
 
 
 # Addresses, at the moment of connecting

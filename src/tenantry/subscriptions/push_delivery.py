@@ -26,7 +26,7 @@ from tenantry.config import Settings
 from tenantry.errors import PushFailed, PushGone
 from tenantry.subscriptions.push_address import AddressGuard, AddressRefused
 from tenantry.subscriptions.push_endpoint import PushEndpoint
-from tenantry.subscriptions.push_resolver import PushResolver
+from tenantry.subscriptions.push_resolver import TENANT, PushResolver
 from tenantry.subscriptions.push_secrets import PushSecrets
 from tenantry.telemetry import signal
 from tenantry.tenants.boundary import TENANT_EXTENSION
@@ -44,6 +44,7 @@ ATTEMPTED = signal(
     level="debug",
 )
 
+USER_AGENT: Final = f"Tenantry/{version('tenantry')}"
 PING: Final = "tenantry.ping"
 LARGEST_ANSWER: Final = 4096
 LONGEST_SHOWN: Final = 200
@@ -118,6 +119,8 @@ class Deliverer:
     def _open(self, *, is_encrypted: bool) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
             resolver=PushResolver(),
+            # Each tenant waits for its own lookups: a shared answer would be waited for together.
+            use_dns_cache=False,
             socket_factory=self._guard.socket_maker(is_encrypted=is_encrypted),
             ssl=self._tls or True,
             # Each endpoint has a bound of its own. One for a host, or for all, would let tenants wait for each other.
@@ -137,7 +140,7 @@ class Deliverer:
         id, now = message_id(endpoint, event_id), datetime.now(UTC)
         return {
             "content-type": cloudevents.CONTENT_TYPE,
-            "user-agent": f"Tenantry/{version('tenantry')}",
+            "user-agent": USER_AGENT,
             "webhook-id": id,
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": self._secrets.sign(endpoint, id, now, document),
@@ -145,6 +148,7 @@ class Deliverer:
 
     async def _send(self, endpoint: PushEndpoint, headers: dict[str, str], document: bytes) -> int:
         url = URL(endpoint.url)
+        TENANT.set(endpoint.tenant_id)
         whom = f"endpoint {endpoint.name} of tenant {endpoint.tenant_id}: {url.host}"
         try:
             async with (
@@ -191,7 +195,7 @@ def _explain(whom: str, response: aiohttp.ClientResponse, body: bytes) -> PushFa
         return PushGone(problem, status)
     if status // 100 == 3:
         problem = f"{whom} answered {status}, and redirects are not followed: set the URL that it leads to"
-    wait = _read_wait(response.headers.get("retry-after", "")) if status in _BUSY else None
+    wait = read_wait(response.headers.get("retry-after", "")) if status in _BUSY else None
     return PushFailed(problem, status, wait)
 
 
@@ -201,15 +205,15 @@ def _shown(body: bytes) -> str:
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…"
 
 
-def _read_wait(text: str) -> float | None:
+def read_wait(text: str) -> float | None:
     """Seconds, from `Retry-After`: a number of them, or a date."""
     if re.fullmatch(r"[0-9]{1,9}", text.strip()):
         return min(float(text), LONGEST_WAIT)
     try:
         until = parsedate_to_datetime(text)
-    except ValueError:
+        seconds = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    except (ValueError, OverflowError):
         return None
-    seconds = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
     return min(max(seconds, 0.0), LONGEST_WAIT)
 
 
