@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -136,6 +137,11 @@ class Settings(BaseSettings):
     jwt_tenant_claim: str = Field("tenant", description="claim of a JWT that names its tenant")
     jwt_scope_claim: str = Field("scope", description="claim of a JWT that lists its scopes")
     webhook_secret: SecretStr | None = Field(None, description="secret (whsec_…) of the provisioning webhook")
+    push_allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        (),
+        description="networks that events may be pushed to although they are not public, also without TLS: "
+        "10.0.0.0/8 and such, comma separated",
+    )
     pipelines: bool = Field(True, description="whether `tenantry up` runs the pipelines")
     lake: str | None = Field(
         None, description="where tables are kept, a folder or s3://bucket/prefix; none: in the data directory"
@@ -202,6 +208,15 @@ class Settings(BaseSettings):
             return msgspec.json.decode(value)
         except msgspec.DecodeError as problem:
             raise ValueError(f"expected a JSON list of accounts: {problem}") from None
+
+    @field_validator("push_allowed_networks", mode="before")
+    @classmethod
+    def _networks_from_text(cls, value: Any) -> Any:
+        texts = value.split(",") if isinstance(value, str) else value
+        try:
+            return tuple(ip_network(str(each).strip()) for each in texts if str(each).strip())
+        except ValueError as problem:
+            raise ValueError(f"expected networks like 10.0.0.0/8, with commas between them: {problem}") from None
 
     @field_validator("lake_options")
     @classmethod
@@ -388,6 +403,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         hidden = {key: HIDDEN if _SECRET_KEY.search(key) else each for key, each in value.items()}
         return msgspec.json.encode(hidden).decode() if hidden else ""
+    if isinstance(value, tuple) and any(isinstance(each, IPv4Network | IPv6Network) for each in value):
+        return ",".join(map(str, value))
     text = "" if value in (None, ()) else str(value)
     return without_secrets(text) if "://" in text and "@" in text else text
 

@@ -27,6 +27,9 @@ TenantryError                what happened, to whom, and what to do next
 │   ├── TenantConflict       it cannot be done in the tenant's present state
 │   ├── BudgetExceeded       the cluster has no room for it; says what would fit
 │   └── ProvisioningFailed   the servers do not have it yet; it is tried again
+├── PushError                an event was not delivered to a tenant's URL
+│   ├── PushFailed           not this time; says when to try again, if the receiver did
+│   └── PushGone             the receiver wants no more of them: the endpoint is to be disabled
 ├── TableConflict            somebody else has added to a table, or it is another tenant's by now
 ├── TableMismatch            a pipeline gives rows that its table cannot take
 ├── DocumentError            a document of a projection cannot be written
@@ -177,6 +180,24 @@ class BudgetExceeded(TenantError):
 
 
 class ProvisioningFailed(TenantError):
+    pass
+
+
+class PushError(TenantryError):
+    def __init__(self, problem: str, status: int | None = None) -> None:
+        super().__init__(problem)
+        self.status = status
+        """What the receiver answered; none: it did not."""
+
+
+class PushFailed(PushError):
+    def __init__(self, problem: str, status: int | None = None, retry_seconds: float | None = None) -> None:
+        super().__init__(problem, status)
+        self.retry_seconds = retry_seconds
+        """Not to be tried again before that, as the receiver asked; none: it did not ask."""
+
+
+class PushGone(PushError):
     pass
 
 

@@ -15,6 +15,7 @@ from tenantry.api import (
     channels,
     credentials,
     drift,
+    endpoints,
     health,
     hooks,
     keys,
@@ -40,12 +41,14 @@ from tenantry.ingest.intake import Intake, open_intake
 from tenantry.ingest.publishers import Publishers
 from tenantry.pipelines.documents import Documents
 from tenantry.postgres.pool import Pool
+from tenantry.subscriptions.push_endpoints import PushEndpoints
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.api_keys import ApiKeys
 from tenantry.tenants.roster import Roster
 
 DESCRIPTION = """\
-Tenants of a Tenantry platform, their channels, credentials and plans, their events, and the documents made of them.
+Tenants of a Tenantry platform, their channels, credentials and plans, their events, the endpoints that these are
+pushed to, and the documents made of them.
 
 Every error is a problem document (RFC 9457). What belongs to a tenant that the caller may not see is answered as if it
 did not exist. 202 says that a change is recorded and completed by itself.
@@ -98,6 +101,7 @@ def build_app(
     app.state.keys = keys
     app.state.doorkeeper = doorkeeper
     app.state.moves = background
+    app.state.endpoints = PushEndpoints.from_settings(settings, administration)
     app.state.documents = Documents(administration.pool)
     app.state.checks = Checks(administration)
     app.state.hook = ProvisioningHook.from_settings(settings, Deliveries(str(administration.pool.conninfo)))
@@ -115,6 +119,7 @@ _ROUTERS = (
     moves.router,
     credentials.router,
     schemas.router,
+    endpoints.router,
     projections.router,
     plans.router,
     keys.router,

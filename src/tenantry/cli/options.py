@@ -62,6 +62,7 @@ class Options:
     jwt_tenant_claim: Annotated[str | None, _about("jwt_tenant_claim")] = None
     jwt_scope_claim: Annotated[str | None, _about("jwt_scope_claim")] = None
     webhook_secret: Annotated[str | None, _about("webhook_secret")] = None
+    push_allowed_networks: Annotated[str | None, _about("push_allowed_networks")] = None
     pipelines: Annotated[bool | None, _about("pipelines", negative="--no-pipelines")] = None
     lake: Annotated[str | None, _about("lake")] = None
     lake_options: Annotated[str | None, _about("lake_options")] = None

@@ -21,6 +21,7 @@ from tenantry.tenants.backbone import Backbone
 from tenantry.tenants.budget import AssetBudget
 from tenantry.tenants.credential_desk import CredentialDesk
 from tenantry.tenants.drift import DriftDetector
+from tenantry.tenants.keyring import Keyring
 from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.mover import Mover, Progress
 from tenantry.tenants.moves import LaneMove, Move, MoveStore, Stage
@@ -57,6 +58,7 @@ class Administration:
         drift: DriftDetector,
         budget: AssetBudget,
         *,
+        keyring: Keyring,
         pool_lanes: int,
     ) -> None:
         self.pool = pool
@@ -70,6 +72,7 @@ class Administration:
         self.mover = mover
         self.drift = drift
         self.backbone = backbone
+        self.keyring = keyring
         self._budget = budget
         self._pool_lanes = pool_lanes
 

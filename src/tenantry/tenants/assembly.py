@@ -72,5 +72,6 @@ async def open_administration(
             mover,
             DriftDetector(registry, moves, lanes, pools, backbone, provisioner),
             AssetBudget(settings.asset_budget, settings.nats_replicas),
+            keyring=keyring,
             pool_lanes=settings.pool_lanes,
         )

@@ -35,6 +35,10 @@ class Keyring:
         """A word in subjects that nobody can guess, even who knows of the move."""
         return self._derive(f"move/{move}").hex()[:32]
 
+    def push_secret(self, endpoint: UUID, version: int) -> bytes:
+        """What deliveries to an endpoint are signed with; every rotation counts the version up."""
+        return self._derive(f"push/{endpoint}/{version}")
+
     @property
     def audit(self) -> bytes:
         """What the audit log is sealed with."""

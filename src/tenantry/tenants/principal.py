@@ -18,6 +18,8 @@ SCOPES: Final = {
     "events:write": "send events",
     "schemas:read": "see the schemas of a tenant's events",
     "schemas:write": "set and delete the schemas of a tenant's events",
+    "endpoints:read": "see the endpoints that a tenant's events are pushed to",
+    "endpoints:write": "create, change, rotate and delete endpoints, and see their secrets",
     "documents:read": "read the documents that projections keep of a tenant",
     "plans:read": "see plans",
     "plans:write": "create, change and delete plans",
@@ -33,6 +35,8 @@ TENANT_SCOPES: Final = frozenset(
         "events:write",
         "schemas:read",
         "schemas:write",
+        "endpoints:read",
+        "endpoints:write",
         "documents:read",
     }
 )

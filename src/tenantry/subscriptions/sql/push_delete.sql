@@ -1,0 +1,1 @@
+delete from tenantry.push_endpoints where id = %(id)s
