@@ -217,8 +217,8 @@ class Roll:
         self._members[id] = member
         if id == self.id:
             self._beats += 1
-            self._miss()
         self._heard_at[id] = self._beats
+        self._miss()
         if before is None:
             JOINED.emit(worker=id)
         if before is None or msgspec.structs.replace(before, load=member.load) != member:
