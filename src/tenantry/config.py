@@ -167,6 +167,24 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="how long a failed query waits before it is started again, at first",
     )
+    worker_slots: int = Field(
+        200, ge=1, le=100_000, description="handlers that a worker runs at once, of async functions"
+    )
+    worker_threads: int = Field(
+        16, ge=1, le=1000, description="handlers that a worker runs at once, of plain functions"
+    )
+    worker_drain_seconds: float = Field(
+        20.0, ge=0, le=3600, description="how long handlers may go on when their worker stops or gives a tenant away"
+    )
+    worker_tenants: tuple[str, ...] = Field(
+        (),
+        validation_alias=AliasChoices("TENANTRY_WORKER_TENANTS", "TENANTRY_TENANT"),
+        description="tenants that a worker is there for, separated by commas; all, if left out",
+    )
+    worker_plans: tuple[str, ...] = Field(
+        (), description="plans that a worker is there for, separated by commas; all, if left out"
+    )
+    once_keep: int = Field(30 * 86_400, ge=3600, description="how long `context.once` remembers an event, in seconds")
     java_home: Path | None = Field(None, validation_alias=_also("JAVA_HOME"), description="Java 17 or newer for Spark")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error: the least that is logged"
@@ -217,6 +235,15 @@ class Settings(BaseSettings):
             return tuple(ip_network(str(each).strip()) for each in texts if str(each).strip())
         except ValueError as problem:
             raise ValueError(f"expected networks like 10.0.0.0/8, with commas between them: {problem}") from None
+
+    @field_validator("worker_tenants", "worker_plans", mode="before")
+    @classmethod
+    def _names_from_text(cls, value: Any) -> Any:
+        names = [each.strip() for each in value.split(",")] if isinstance(value, str) else value
+        for each in names:
+            if each and not is_name("tenant", each):
+                raise ValueError(f"expected names with commas between them, got: {str(each)[:80]!r}")
+        return tuple(each for each in names if each)
 
     @field_validator("lake_options")
     @classmethod

@@ -32,6 +32,7 @@ app.command(
 serve = App(name="serve", group=RUN, help="One role in a process of its own, for production.")
 serve.command("tenantry.cli.serve:api", help="Serve the HTTP API, and look after tenants.")
 serve.command("tenantry.cli.serve:relay", help="Carry what is emitted to the tenants' streams.")
+serve.command("tenantry.cli.serve:worker", help="Hand events to the application's subscribers.")
 serve.command("tenantry.cli.serve:pipeline", help="Turn events into tables and documents, on Spark.")
 app.command(serve)
 app.command("tenantry.cli.doctor:doctor", group=INSPECT, help="Check this machine and the servers, a line each.")

@@ -73,6 +73,12 @@ class Options:
     projection_batch: Annotated[int | None, _about("projection_batch")] = None
     table_seconds: Annotated[float | None, _about("table_seconds")] = None
     pipeline_restart_seconds: Annotated[float | None, _about("pipeline_restart_seconds")] = None
+    worker_slots: Annotated[int | None, _about("worker_slots")] = None
+    worker_threads: Annotated[int | None, _about("worker_threads")] = None
+    worker_drain_seconds: Annotated[float | None, _about("worker_drain_seconds")] = None
+    worker_tenants: Annotated[str | None, _about("worker_tenants")] = None
+    worker_plans: Annotated[str | None, _about("worker_plans")] = None
+    once_keep: Annotated[int | None, _about("once_keep")] = None
     java_home: Annotated[str | None, _about("java_home")] = None
     log_level: Annotated[str | None, _about("log_level")] = None
     log_format: Annotated[str | None, _about("log_format")] = None

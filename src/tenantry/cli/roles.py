@@ -18,6 +18,7 @@ from tenantry.outbox.upkeep import Upkeep
 from tenantry.postgres.migrations import ensure_schema
 from tenantry.postgres.pool import Pool, open_pool
 from tenantry.service import Deferred, Gate, Held, Service, forever
+from tenantry.subscriptions.worker import Limits, Worker
 from tenantry.tenants.account_folder import Account
 from tenantry.tenants.accounts_directory import AccountsDirectory
 from tenantry.tenants.administration import Administration
@@ -69,6 +70,10 @@ class Roles:
             Deferred("table maintenance", self._make_maintenance),
         ]
 
+    def worker(self, application: Tenantry | None) -> list[Service]:
+        """Events are handed to the application's subscribers, in this process."""
+        return [Deferred("worker", lambda: self._make_worker(application))]
+
     @property
     def roster(self) -> Roster:
         assert self._roster is not None
@@ -98,6 +103,21 @@ class Roles:
             platform_key=self._platform.account_key,
             database_url=self._platform.database_url,
             folder=pipelines_folder(self._settings),
+        )
+
+    def _make_worker(self, application: Tenantry | None) -> Worker:
+        settings, tenants = self._settings, self.tenants.value
+        return Worker(
+            application.name if application else "",
+            application.subscribers.values() if application else (),
+            broker=self._platform.broker,
+            roster=self.roster,
+            lanes=tenants.lanes,
+            pool=tenants.pool,
+            replicas=settings.nats_replicas,
+            tenants=frozenset(settings.worker_tenants),
+            plans=frozenset(settings.worker_plans),
+            limits=Limits(settings.worker_slots, settings.worker_threads, settings.worker_drain_seconds),
         )
 
     def _make_maintenance(self) -> Service:

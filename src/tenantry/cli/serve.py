@@ -40,3 +40,12 @@ def pipeline(*, options: Options = DEFAULT) -> None:
     application = load_application(settings.app) if settings.app else None
     roles = Roles(EmbeddedPlatform(settings))
     asyncio.run(run_services([*roles.servers(), *roles.registry(), *roles.pipelines(application)]))
+
+
+def worker(*, options: Options = DEFAULT) -> None:
+    """Hand events to the application's subscribers. Any number may run; the tenants are spread over them."""
+    settings = options.load().settings
+    log_signals(settings)
+    application = load_application(settings.app) if settings.app else None
+    roles = Roles(EmbeddedPlatform(settings))
+    asyncio.run(run_services([*roles.servers(), *roles.registry(), *roles.worker(application)]))
