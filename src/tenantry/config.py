@@ -167,12 +167,8 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="how long a failed query waits before it is started again, at first",
     )
-    worker_slots: int = Field(
-        200, ge=1, le=100_000, description="handlers that a worker runs at once, of async functions"
-    )
-    worker_threads: int = Field(
-        16, ge=1, le=1000, description="handlers that a worker runs at once, of plain functions"
-    )
+    worker_slots: int = Field(200, ge=1, le=100_000, description="async handlers that a worker runs at once")
+    worker_threads: int = Field(16, ge=1, le=1000, description="plain handlers that a worker runs at once")
     worker_drain_seconds: float = Field(
         20.0, ge=0, le=3600, description="how long handlers may go on when their worker stops or gives a tenant away"
     )
