@@ -66,7 +66,7 @@ LETTERS_AT_ONCE: Final = 500
 FIRST_RETRY_SECONDS: Final = 0.1
 LONGEST_RETRY_SECONDS: Final = 10.0
 
-_AWAY: Final = (psycopg.Error, PoolTimeout)
+_AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,6 @@ class Worker:
         self._feeds = Feeds("tenantry-worker")
         self._is_leaving = False
         self._look_now = asyncio.Event()
-        self._attend_now = asyncio.Event()
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
         """What is being done to a partition: it is taken over, opened again, or given back."""
         self._opening = asyncio.Semaphore(OPENED_SIDE_BY_SIDE)
@@ -143,7 +142,7 @@ class Worker:
         await self._attend()
         self._loops = [
             asyncio.create_task(self._loop(self._look, LOOK_SECONDS, self._look_now), name="worker look"),
-            asyncio.create_task(self._loop(self._attend, ATTEND_SECONDS, self._attend_now), name="worker attend"),
+            asyncio.create_task(self._loop(self._attend, ATTEND_SECONDS, self._roll.nudged), name="worker attend"),
             asyncio.create_task(self._keep(), name="worker keep"),
             asyncio.create_task(self._follow_roll(), name="worker roll"),
         ]
