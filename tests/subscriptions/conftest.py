@@ -20,10 +20,3 @@ async def receiver() -> AsyncIterator[Receiver]:
 @pytest.fixture
 def working(administration: Administration) -> Working:
     return Working(administration)
-
-
-@pytest.fixture(autouse=True)
-def _tell(signals):
-    yield
-    for name, fields in signals:
-        print(name, {k: str(v)[:200] for k, v in fields.items()})

@@ -7,7 +7,6 @@ from typing import Any
 
 from tenantry.application import Subscriber
 from tenantry.errors import BrokerError
-from tenantry.nats.jetstream import JetStream
 from tenantry.subscriptions.dead_letters import Blocked, DeadLetter, DeadLetters, Death
 from tenantry.subscriptions.intake import Intake
 from tenantry.subscriptions.parcel import Parcel, Source
@@ -40,8 +39,6 @@ class Holding:
         self.fence = fence
         self.weight = weight
         self.intake: Intake | None = None
-        self.jetstream: JetStream | None = None
-        """Of the account that its lane is in."""
         self.redriving = Redriving(letters, offer=self._offer_own, settled=self._letter_settled)
         self.replays: list[Intake] = []
         self.parked: dict[str, int] = {}
@@ -86,12 +83,12 @@ class Holding:
 
     async def _change_flow(self) -> None:
         async with self._flowing:
-            intake, jetstream = self.intake, self.jetstream
-            if intake is None or jetstream is None:
+            intake = self.intake
+            if intake is None:
                 return
             try:
                 if self.is_flowing:
-                    await intake.resume(jetstream)
+                    await intake.resume()
                 else:
                     await intake.hush()
             except BrokerError as problem:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PULL_SECONDS: Final = 30.0
 LATE_SECONDS: Final = 5.0
 """After that a pull that should have ended is taken for lost."""
+FIRST_RETRY_SECONDS: Final = 0.05
+LONGEST_RETRY_SECONDS: Final = 2.0
 MOST_PULLED: Final = 256
 MOST_BYTES: Final = 8 << 20
 MOST_REMEMBERED: Final = 4096
@@ -35,6 +37,7 @@ class Intake:
     def __init__(
         self,
         feed: Feed,
+        jetstream: JetStream,
         stream: str,
         consumer: str,
         *,
@@ -52,6 +55,7 @@ class Intake:
         self.until: int | None = None
         """The last sequence that is wanted; none: there is no end."""
         self._feed = feed
+        self._jetstream = jetstream
         self._ack_wait = ack_wait
         self._in_order = in_order
         self._is_current = is_current
@@ -70,6 +74,7 @@ class Intake:
         self._average = 1024.0
         self._is_open = False
         self._is_hushed = False
+        self._recovering: asyncio.Task[None] | None = None
 
     @property
     def in_hand(self) -> int:
@@ -110,10 +115,10 @@ class Intake:
             await self._feed.hush(self)
             self._return_ready()
 
-    async def resume(self, jetstream: JetStream) -> None:
+    async def resume(self) -> None:
         """Take in again, beginning with what is still open."""
         if self._is_open and self._is_hushed:
-            state = await self.reclaim(jetstream, all_of_it=False)
+            state = await self.reclaim()
             self.pending = int(state.get("num_pending", 0))
             self._is_hushed = False
             self._wanted = 0
@@ -126,6 +131,8 @@ class Intake:
 
     def close(self) -> None:
         """Let go of everything, without a word."""
+        if self._recovering is not None:
+            self._recovering.cancel()
         if self._is_open:
             self._is_open = False
             self._feed.detach(self)
@@ -133,29 +140,29 @@ class Intake:
         self._held.clear()
         self._put_off.clear()
 
-    async def reclaim(self, jetstream: JetStream, *, all_of_it: bool) -> Config:
-        """Get back what the consumer has handed out to somebody who is gone, at once instead of when its patience ends.
+    async def reclaim(self, *, from_another: bool = False) -> Config:
+        """Get back what the consumer has handed out and nobody has, at once instead of when its patience ends.
 
-        `all_of_it`: also what waits before it is tried again. The consumer's state, as it was.
+        `from_another`: from a worker that is gone, and whatever it asked for. The consumer's state, as it was.
         """
-        state = await jetstream.consumer(self.stream, self.consumer)
+        state = await self._jetstream.consumer(self.stream, self.consumer)
         if state is None:
             raise BrokerError(f"there is no consumer {self.consumer} on stream {self.stream}")
         delivered, floor = state["delivered"], state["ack_floor"]
-        if all_of_it and state.get("num_waiting") and self._in_order:
+        if from_another and state.get("num_waiting") and self._in_order:
             # Somebody who is counted as gone still asks for more: that is forgotten with all else.
-            return await jetstream.reset_consumer(self.stream, self.consumer)
+            return await self._jetstream.reset_consumer(self.stream, self.consumer)
         if state["num_ack_pending"]:
             last = int(delivered["stream_seq"])
             for sequence in range(max(int(floor["stream_seq"]) + 1, last - MOST_RECLAIMED), last + 1):
-                if sequence not in self._held and (all_of_it or sequence not in self._put_off):
+                if sequence not in self._held:
                     reply = f"$JS.ACK.{self.stream}.{self.consumer}.1.{sequence}.{delivered['consumer_seq']}.0.0"
                     self._feed.say(reply.encode(), b"-NAK")
         return state
 
     def pull(self) -> None:
         """Ask for more if there is room for it."""
-        if not self._is_open or self._is_hushed:
+        if not self._is_open or self._is_hushed or not self._feed.is_up:
             return
         room = max(1, min(MOST_PULLED, int(MOST_BYTES / self._average)))
         if self._wanted <= room // 2 and (len(self._held) < room or self._in_order):
@@ -215,7 +222,19 @@ class Intake:
         self._wanted = 0
 
     def restored(self) -> None:
-        self.pull()
+        """What was on its way is lost, and the server may not know any more what was to wait, and how long."""
+        self._wanted = 0
+        self._recovering = asyncio.create_task(self._recover(), name=f"recovery of {self.consumer}")
+
+    async def _recover(self) -> None:
+        pause = FIRST_RETRY_SECONDS
+        while self._is_open and self._feed.is_up:
+            try:
+                await self.reclaim()
+                return self.pull()
+            except BrokerError:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_RETRY_SECONDS)
 
     # -- what became of a parcel ------------------------------------------------------------------------------------
 

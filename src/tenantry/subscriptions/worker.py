@@ -386,6 +386,7 @@ class Worker:
         state, is_new = await ensure_durable(jetstream, lane.stream, config)
         intake = Intake(
             feed,
+            jetstream,
             lane.stream,
             config["name"],
             ack_wait=subscriber.ack_wait,
@@ -398,10 +399,10 @@ class Worker:
         if handled and not is_new:
             intake.remember(handled)
         if is_takeover and not is_new:
-            state = await intake.reclaim(jetstream, all_of_it=True)
+            state = await intake.reclaim(from_another=True)
         if holding.is_closing:
             return
-        holding.intake, holding.jetstream = intake, jetstream
+        holding.intake = intake
         intake.open(state)
         holding.change_flow()
 
