@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tenantry.application import Subscriber
@@ -95,10 +97,13 @@ class Holding:
                 # It is looked at again every now and then.
                 self.problem = str(problem)
 
-    @property
-    def is_astray(self) -> bool:
-        """Whether it does something else than it is to do."""
-        return self.intake is not None and self.is_flowing == self.intake.is_hushed and not self._changing
+    def keep(self, moment: float) -> None:
+        """What has to be done again and again."""
+        for intake in (self.intake, *self.replays):
+            if intake is not None:
+                intake.keep(moment)
+        if self.intake is not None and self.is_flowing == self.intake.is_hushed and not self._changing:
+            self.change_flow()
 
     @property
     def lag(self) -> int:
@@ -140,6 +145,20 @@ class Holding:
 
     async def until_idle(self) -> None:
         await self._idle.wait()
+
+    @asynccontextmanager
+    async def standing_still(self) -> AsyncIterator[None]:
+        """Nothing is taken in or handled meanwhile."""
+        was_paused, self.is_paused = self.is_paused, True
+        try:
+            async with self._flowing:
+                if self.intake is not None:
+                    await self.intake.hush()
+                await self.until_idle()
+                yield
+        finally:
+            self.is_paused = was_paused
+            self.change_flow()
 
     # -- what becomes of events -------------------------------------------------------------------------------------
 

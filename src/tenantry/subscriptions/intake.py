@@ -31,7 +31,6 @@ _GONE: Final = ("Consumer Deleted", "Consumer is push based", "No Responders")
 class Intake:
     """A source, and a taker."""
 
-    is_replay = False
     may_retry = True
 
     def __init__(
@@ -52,10 +51,13 @@ class Intake:
         self.consumer = consumer
         self.pending = 0
         """How many the consumer has yet to hand out, as far as was last said."""
-        self.until: int | None = None
-        """The last sequence that is wanted; none: there is no end."""
+        self.reached = 0
+        """The highest sequence that was handled."""
+        self.is_replay = False
+        self._until: int | None = None
+        self._is_past = False
+        self.jetstream = jetstream
         self._feed = feed
-        self._jetstream = jetstream
         self._ack_wait = ack_wait
         self._in_order = in_order
         self._is_current = is_current
@@ -76,9 +78,30 @@ class Intake:
         self._is_hushed = False
         self._recovering: asyncio.Task[None] | None = None
 
+    def beside(self, consumer: str, until: int) -> Intake:
+        """Another one for the same work, of what there is up to a sequence."""
+        intake = Intake(
+            self._feed,
+            self.jetstream,
+            self.stream,
+            consumer,
+            ack_wait=self._ack_wait,
+            in_order=self._in_order,
+            is_current=self._is_current,
+            offer=self._offer,
+            bury=self._bury,
+            gone=lambda: None,
+        )
+        intake.is_replay = True
+        intake._until = until
+        return intake
+
     @property
-    def in_hand(self) -> int:
-        return len(self._held)
+    def is_exhausted(self) -> bool:
+        """Whether all that it is for has been dealt with."""
+        if self._held or self._put_off:
+            return False
+        return self._is_past or not self.pending
 
     @property
     def waiting(self) -> int:
@@ -101,7 +124,7 @@ class Intake:
 
     def open(self, state: Config) -> None:
         """Begin, with a consumer that is in this state."""
-        self.pending = int(state.get("num_pending", 0))
+        self.pending = int(state.get("num_pending", 0)) + int(state.get("num_ack_pending", 0))
         self._is_open = True
         self._is_hushed = False
         self._feed.attach(self)
@@ -145,13 +168,13 @@ class Intake:
 
         `from_another`: from a worker that is gone, and whatever it asked for. The consumer's state, as it was.
         """
-        state = await self._jetstream.consumer(self.stream, self.consumer)
+        state = await self.jetstream.consumer(self.stream, self.consumer)
         if state is None:
             raise BrokerError(f"there is no consumer {self.consumer} on stream {self.stream}")
         delivered, floor = state["delivered"], state["ack_floor"]
         if from_another and state.get("num_waiting") and self._in_order:
             # Somebody who is counted as gone still asks for more: that is forgotten with all else.
-            return await self._jetstream.reset_consumer(self.stream, self.consumer)
+            return await self.jetstream.reset_consumer(self.stream, self.consumer)
         if state["num_ack_pending"]:
             last = int(delivered["stream_seq"])
             for sequence in range(max(int(floor["stream_seq"]) + 1, last - MOST_RECLAIMED), last + 1):
@@ -197,6 +220,9 @@ class Intake:
             return self.pull()
         if (held := self._held.get(sequence)) is not None:
             held.message = message
+            return None
+        if self._until is not None and sequence > self._until:
+            self._is_past = True
             return None
         self._put_off.discard(sequence)
         self._average += (len(message.payload) - self._average) / 16
@@ -248,6 +274,7 @@ class Intake:
     def done(self, parcel: Parcel) -> None:
         if self._let_go(parcel):
             self._done[parcel.sequence] = None
+            self.reached = max(self.reached, parcel.sequence)
             if len(self._done) > MOST_REMEMBERED:
                 del self._done[next(iter(self._done))]
             self._feed.acknowledge(parcel.message.reply)
