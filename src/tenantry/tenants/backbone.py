@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
 
 from tenantry.errors import BrokerError, TenantConflict
 from tenantry.nats import claims
@@ -18,11 +21,10 @@ from tenantry.nats.keys import Key
 class Backbone:
     """What is open for as long as tenants are looked after."""
 
-    def __init__(
-        self, broker: Broker, platform: JetStream, accounts: AccountServer | None, operator: Key | None
-    ) -> None:
+    def __init__(self, broker: Broker, client: Client, accounts: AccountServer | None, operator: Key | None) -> None:
         self.broker = broker
-        self.platform = platform
+        self.platform = JetStream(client)
+        self._client = client
         self._accounts = accounts
         self._operator = operator
 
@@ -30,12 +32,12 @@ class Backbone:
     @asynccontextmanager
     async def open(cls, broker: Broker, authority: Authority | None) -> AsyncIterator[Backbone]:
         async with AsyncExitStack() as stack:
-            platform = JetStream(await stack.enter_async_context(connect(broker, "tenantry-control")))
+            client = await stack.enter_async_context(connect(broker, "tenantry-control"))
             accounts = None
             if authority:
                 system = await stack.enter_async_context(connect(authority.system, "tenantry-accounts"))
                 accounts = AccountServer(system, authority.operator)
-            yield cls(broker, platform, accounts, authority.operator if authority else None)
+            yield cls(broker, client, accounts, authority.operator if authority else None)
 
     @property
     def has_accounts(self) -> bool:
@@ -68,6 +70,11 @@ class Backbone:
         async with connect(broker, "tenantry-control") as client:
             yield JetStream(client)
 
+    async def nudge_workers(self, namespace: str) -> None:
+        """Make workers look at the database now and not within a second. Nothing depends on it: it may reach nobody."""
+        with suppress(nats.errors.Error, OSError):
+            await self._client.publish(worker_hints(namespace))
+
     async def establish_exports(self, exports: list[dict[str, Any]]) -> None:
         """Make the platform's account offer what tenants' accounts import, and leave all else of it as it is."""
         account = account_of(self.broker)
@@ -84,6 +91,11 @@ class Backbone:
                     self.operator, account, "account", body, name=said.get("name", ""), expires_at=said.get("exp")
                 )
             )
+
+
+def worker_hints(namespace: str) -> str:
+    """The subject, in the platform's account, on which workers are told that there is something to look at."""
+    return f"{namespace}.hints.workers"
 
 
 def _same_export(one: dict[str, Any], other: dict[str, Any]) -> bool:
