@@ -30,6 +30,7 @@ class SubscriptionJob(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["running", "cancelling", "cancelled", "done", "failed"]
     done: int
     failed: int
+    """Of `total`, as are those that are done."""
     total: int | None
     problem: str
     asked_by: str
@@ -46,11 +47,6 @@ class SubscriptionJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "running" and self.updated_at == self.asked_at
 
     @property
-    def passed(self) -> int:
-        """Of `total`."""
-        return self.done + self.failed
-
-    @property
     def title(self) -> str:
         return f"{self.kind} for {self.service}" + (f" of {self.tenant_id}" if self.tenant_id else "")
 
@@ -60,6 +56,12 @@ class SubscriptionJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionJobDesk:
+    listing = "tenantry subscription jobs"
+    nobody = (
+        "No worker has begun yet: `tenantry serve worker` or `tenantry up` starts one, unless the service is paused "
+        "for the tenant (`tenantry subscription show`)."
+    )
+
     def __init__(self, administration: Administration) -> None:
         self._administration = administration
         self._pool = administration.pool
