@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
+import subprocess
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +17,7 @@ from tenantry.tenants.spec import TenantSpec
 from tests.api.conftest import Api
 from tests.subscriptions.letters import Letters
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "dead-letters.md"
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
@@ -184,3 +190,22 @@ async def test_services_are_paused_by_the_platform_and_a_tenant_sees_its_own_pau
     resumed = await admin.post("/v1/subscriptions/invoices/resume", json={"tenant": "acme"})
     assert [each["tenant_id"] for each in resumed.json()["pauses"]] == ["globex"]
     assert (await admin.get("/v1/subscriptions/nothing")).status_code == 404
+
+
+async def test_the_page_of_dead_letters_does_over_http_what_it_says(api: Api, letters: Letters) -> None:
+    _, key = await api.keys.create(
+        "test", name="own", scopes=["dead-letters:read", "dead-letters:write", "subscriptions:read"], tenant="acme"
+    )
+    for tenant in ("acme", "globex"):
+        letters.bury(tenant, reason="KeyError: 'total'")
+    (block,) = [each for each in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL) if "curl" in each]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["bash", "-c", f"set -eo pipefail\n{block}"],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, API=api.server.url, KEY=key),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"kind":"redrive","service":"invoices","tenant_id":"acme"' in done.stdout
+    assert "globex" not in done.stdout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,6 +17,9 @@ import pytest
 from tests.cli.conftest import Platform
 from tests.processes import TENANTRY, wait_for
 from tests.subscriptions.letters import Letters
+
+DOCS = Path(__file__).parents[2] / "docs" / "how-to"
+ABOUT_SERVICES = r"tenantry (dlq|subscription jobs|pause|resume|lag|replay .*--service)"
 
 pytestmark = pytest.mark.xdist_group("event commands")
 
@@ -156,3 +161,16 @@ def test_what_is_discarded_is_gone(running: Platform, letters: Letters) -> None:
     assert letters.left() == [kept, stopped]
     assert "1 dead letter discarded" in running.run("dlq", "discard", str(kept)[:12], "--yes")
     assert letters.left() == [stopped]
+
+
+@pytest.mark.parametrize("page", ["dead-letters", "replay"])
+def test_the_commands_of_the_page_are_those_that_there_are(running: Platform, letters: Letters, page: str) -> None:
+    letters.bury("acme", id=UUID("3f2a91c0-0000-4000-8000-000000000000"), reason="KeyError: 'total'")
+    blocks = re.findall(r"```sh\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines() if re.match(ABOUT_SERVICES, line)]
+    assert len(commands) >= 6
+    for command in commands:
+        arguments = shlex.split(command)[1:]
+        running.run(*arguments, *(["--detach"] if arguments[0] == "replay" else []))
+        letters.execute("update tenantry.subscription_jobs set state = 'cancelled'")
+        letters.execute("update tenantry.dead_letters set job = null")
