@@ -211,10 +211,23 @@ async def test_of_a_key_that_is_held_back_all_before_it_are_redriven_first(
     assert (preview.count, preview.added) == (2, 1)
     (job,) = (await desk.redrive(DeadLetterFilter(ids=(first,)), "test")).jobs
     assert (job.total, letters.with_job(job.id)) == (2, [parked, first])
-    (rest,) = (await desk.redrive(DeadLetterFilter(ids=(second,)), "test")).jobs
-    assert letters.with_job(rest.id) == [second]
     waiting = letters.execute("select id from tenantry.dead_letters where job is null order by sequence")
-    assert [each["id"] for each in waiting] == [*others, dead]
+    assert [each["id"] for each in waiting] == [second, *others, dead]
+
+
+async def test_while_somebody_is_at_a_key_nothing_after_it_is_redriven(desk: DeadLetterDesk, letters: Letters) -> None:
+    parked, first, second = chain(letters)
+    await desk.redrive(DeadLetterFilter(ids=(first,)), "test")
+    preview = await desk.preview("redrive", DeadLetterFilter(ids=(second,)))
+    assert (preview.count, preview.under_way) == (0, 1)
+    assert (await desk.redrive(EVERYTHING, "test")).jobs == []
+    # It may fail, and this one would have been handled before it.
+    letters.handle(parked)
+    letters.fail(first, "again")
+    assert (await desk.preview("redrive", DeadLetterFilter(ids=(second,)))).count == 2
+    (next,) = (await desk.redrive(DeadLetterFilter(ids=(second,)), "test")).jobs
+    assert letters.with_job(next.id) == [first, second]
+    assert (await desk.discard(EVERYTHING, "test")).jobs == []
 
 
 async def test_a_filter_that_names_only_held_ones_takes_the_one_that_holds_them(

@@ -110,7 +110,9 @@ class DeadLetterAct(BaseModel):
     added: int = Field(
         description="of these, those that nobody named: they come before one that was named, and have its key"
     )
-    under_way: int = Field(description="those that were named and are not counted: somebody is at them already")
+    under_way: int = Field(
+        description="those that were named and are not counted: workers are at them, or at what they wait for"
+    )
     left_out: int = Field(description="those that were named and are not counted: pipelines cannot redrive them")
     groups: list[DeadLetterGroup] = Field(description="the largest")
     as_of: datetime = Field(description="when they were counted")

@@ -82,7 +82,7 @@ def _row(letter: DeadLetter) -> tuple[str, ...]:
         letter.tenant_id,
         letter.type or "-",
         letter.key or "-",
-        f"{letter.state}, redriven" if letter.job else letter.state,
+        f"{letter.state}, under way" if letter.job else letter.state,
         f"{letter.deliveries:,}",
         one_line(letter.reason),
     )

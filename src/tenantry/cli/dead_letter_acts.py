@@ -139,7 +139,7 @@ def _show(act: Act, preview: Preview) -> None:
     if preview.added:
         note(f"{preview.added:,} of them come before others with the same key, and so are handled before them.")
     if preview.under_way:
-        note(f"{_count(preview.under_way)} more left out: somebody is at them already.")
+        note(f"{_count(preview.under_way)} more left out: workers are at them, or at what they wait for.")
     if preview.left_out:
         note(
             f"{_count(preview.left_out)} of pipelines left out, which have gone on without them: "

@@ -31,7 +31,7 @@ def lag(
     if json:
         return print_json(found)
     if not found:
-        return say("No worker has served anything yet; `tenantry up` and `tenantry serve worker` run them.")
+        return say("No service handles these events yet; `tenantry up` and `tenantry serve worker` run workers.")
     columns = (
         "service",
         "tenant",

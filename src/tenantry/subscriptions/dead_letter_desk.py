@@ -36,7 +36,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     added: int
     """Of `count`, those that the filter does not name: they have the key of one that it names, and come before."""
     under_way: int
-    """Those that the filter names and that somebody is at already; they are not counted."""
+    """Those that the filter names and that are not counted: somebody is at them, or at what has their key and comes
+    before."""
     left_out: int
     """Those of pipelines, which cannot be redriven; they are not counted."""
     groups: list[Group]

@@ -1,7 +1,20 @@
--- What a filter names and nobody is at yet. Of a key that is held back, what came before is handled before; to be rid of
--- an event, none before it has to go.
+-- What a filter names and nobody is at yet. Of a key that is held back, what came before is handled before, and nothing
+-- while somebody is at what came before; to be rid of an event, none before it has to go.
 with named as (
-    select * from {{matching_dead_letters}} as m where job is null and (%(kind)s = 'discard' or service <> 'pipelines')
+    select *
+    from {{matching_dead_letters}} as m
+    where job is null
+        and (
+            %(kind)s = 'discard'
+            or service <> 'pipelines' and not exists (
+                select
+                from tenantry.dead_letters as b
+                where m.state in ('parked', 'held') and b.state in ('parked', 'held') and b.job is not null
+                    and b.service = m.service and b.tenant_id = m.tenant_id and b.channel = m.channel and b.part = m.part
+                    and b.owner_id is not distinct from m.owner_id and b.key is not distinct from m.key
+                    and b.sequence < m.sequence
+            )
+        )
 ),
 heads as (
     select service, tenant_id, owner_id, channel, part, key, max(sequence) as sequence
