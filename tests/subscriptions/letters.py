@@ -40,7 +40,7 @@ class Letters:
             "published_at": PUBLISHED,
             "type": "order.created",
             "event_id": f"event-{self._sequence}",
-            "headers": Jsonb({"Nats-Msg-Id": f"{tenant}/event-{self._sequence}"}),
+            "headers": Jsonb({"Nats-Msg-Id": [f"{tenant}/event-{self._sequence}"]}),
             **columns,
         }
         names, values = ", ".join(row), ", ".join(["%s"] * len(row))

@@ -11,11 +11,11 @@ import pytest
 
 from tenantry.errors import TenantConflict, TenantInvalid, TenantNotFound
 from tenantry.nats.connections import connect
-from tenantry.subscriptions.dead_letter import DeadLetterFilter, Place
 from tenantry.subscriptions.dead_letter_desk import DeadLetterDesk
+from tenantry.subscriptions.found_letter import DeadLetterFilter, Place
 from tenantry.subscriptions.job_desk import SubscriptionJobDesk
+from tenantry.subscriptions.roll import hint_subject
 from tenantry.tenants.administration import Administration
-from tenantry.tenants.backbone import worker_hints
 from tests.subscriptions.letters import Letters
 
 EVERYTHING = DeadLetterFilter()
@@ -100,7 +100,7 @@ async def test_a_dead_letter_is_shown_whole_by_the_beginning_of_its_id(desk: Dea
     whole = await desk.get("AAAAAAAA-0")
     assert (whole.id, whole.traceback, whole.trace, whole.deliveries) == (one, "line 3", "00-abc-def-01", 5)
     assert whole.describe()["payload"] == {"data": {"total": 7}}
-    assert whole.headers == {"Nats-Msg-Id": "acme/event-1"}
+    assert whole.headers == {"Nats-Msg-Id": ["acme/event-1"]}
     assert (await desk.get("aaaaaaab")).describe()["payload_base64"] == "/wA="
     with pytest.raises(TenantConflict, match="several dead letters begin with aaaaaaa"):
         await desk.get("aaaaaaa")
@@ -159,7 +159,7 @@ async def test_a_redrive_is_a_job_for_each_service_on_record_and_told_to_workers
     invoices = [letters.bury("acme"), letters.bury("acme")]
     mails = [letters.bury("acme", "mails"), letters.bury("globex", "mails")]
     async with connect(administration.lanes.platform, "worker") as worker:
-        hints = await worker.subscribe(worker_hints(administration.lanes.app))
+        hints = await worker.subscribe(hint_subject(administration.lanes.app))
         await worker.flush()
         outcome = await desk.redrive(DeadLetterFilter(reason="no"), "cli:ada")
         await hints.next_msg(timeout=10)

@@ -14,8 +14,9 @@ from tenantry.api.access import GuardedRoute, allow
 from tenantry.api.parameters import TENANT_PATTERN, Limit, TenantFilter
 from tenantry.api.problems import describe_problems
 from tenantry.api.subscription_jobs import SubscriptionJobDocument
-from tenantry.subscriptions.dead_letter import DeadLetterFilter, Place, State, WholeDeadLetter
 from tenantry.subscriptions.dead_letter_desk import Act, DeadLetterDesk, Outcome
+from tenantry.subscriptions.dead_letters import State
+from tenantry.subscriptions.found_letter import DeadLetterFilter, Place, WholeLetter
 from tenantry.tenants.principal import Principal
 
 MOST_IDS: Final = 1000
@@ -58,12 +59,12 @@ class DeadLetterDocument(BaseModel):
 class WholeDeadLetterDocument(DeadLetterDocument):
     payload: JsonValue = Field(description="the event; null if it is not JSON")
     payload_base64: str | None = Field(description="the event, if it is not JSON")
-    headers: dict[str, Any]
+    headers: dict[str, list[str]]
     trace: str | None = Field(description="its `traceparent`")
     traceback: str | None = Field(description="where in the code it failed; null for whoever is bound to a tenant")
 
     @classmethod
-    def of(cls, letter: WholeDeadLetter, caller: Principal) -> WholeDeadLetterDocument:
+    def of(cls, letter: WholeLetter, caller: Principal) -> WholeDeadLetterDocument:
         document = cls.model_validate(letter.describe())
         # The code is the platform's, and not for its tenants to read.
         return document if caller.tenant is None else document.model_copy(update={"traceback": None})

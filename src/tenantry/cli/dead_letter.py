@@ -11,8 +11,8 @@ from tenantry.cli.dead_letter_filters import ALL, Filters
 from tenantry.cli.options import DEFAULT, Options
 from tenantry.cli.output import format_time, note, print_json, print_table, say
 from tenantry.cli.session import administer
-from tenantry.subscriptions.dead_letter import DeadLetter, WholeDeadLetter
 from tenantry.subscriptions.dead_letter_desk import DeadLetterDesk
+from tenantry.subscriptions.found_letter import FoundLetter, WholeLetter
 
 LONGEST_REASON = 80
 
@@ -74,7 +74,7 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
 
 
-def _row(letter: DeadLetter) -> tuple[str, ...]:
+def _row(letter: FoundLetter) -> tuple[str, ...]:
     return (
         str(letter.id)[:8],
         format_time(letter.died_at),
@@ -88,7 +88,7 @@ def _row(letter: DeadLetter) -> tuple[str, ...]:
     )
 
 
-def _facts(letter: WholeDeadLetter) -> list[tuple[str, str]]:
+def _facts(letter: WholeLetter) -> list[tuple[str, str]]:
     return [
         ("id", str(letter.id)),
         ("reason", letter.reason),
@@ -107,11 +107,11 @@ def _facts(letter: WholeDeadLetter) -> list[tuple[str, str]]:
         ("died", format_time(letter.died_at)),
         ("trace", letter.trace or "-"),
         ("job", str(letter.job or "-")),
-        *((f"header {name}", str(value)) for name, value in letter.headers.items()),
+        *((f"header {name}", ", ".join(values)) for name, values in letter.headers.items()),
     ]
 
 
-def _payload(letter: WholeDeadLetter) -> str:
+def _payload(letter: WholeLetter) -> str:
     """Made readable if it is JSON, and else as it is, as far as it is text."""
     try:
         return msgspec.json.format(letter.payload, indent=2).decode()

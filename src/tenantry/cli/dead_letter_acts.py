@@ -11,8 +11,8 @@ from tenantry.cli.job_waiting import describe, exit_by, tell, wait_for_ends, wat
 from tenantry.cli.options import DEFAULT, Options
 from tenantry.cli.output import note, print_json, print_table, say
 from tenantry.cli.session import actor, administer
-from tenantry.subscriptions.dead_letter import DeadLetterFilter
 from tenantry.subscriptions.dead_letter_desk import Act, DeadLetterDesk, Outcome, Preview
+from tenantry.subscriptions.found_letter import DeadLetterFilter
 from tenantry.subscriptions.job_desk import SubscriptionJobDesk
 from tenantry.tenants.administration import Administration
 

@@ -10,7 +10,8 @@ from uuid import UUID
 from cyclopts import Group, Parameter
 
 from tenantry.cli.moments import read_moment
-from tenantry.subscriptions.dead_letter import DeadLetterFilter, State
+from tenantry.subscriptions.dead_letters import State
+from tenantry.subscriptions.found_letter import DeadLetterFilter
 
 FILTERS = Group("Filters", sort_key=5, help="Only those that all of them fit.")
 

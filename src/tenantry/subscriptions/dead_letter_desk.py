@@ -10,9 +10,10 @@ from psycopg.types.json import Jsonb
 
 from tenantry.errors import TenantConflict, TenantNotFound
 from tenantry.postgres.queries import Connection, SqlFolder
-from tenantry.subscriptions.dead_letter import PIPELINES, DeadLetter, DeadLetterFilter, Place, WholeDeadLetter
+from tenantry.subscriptions.found_letter import PIPELINES, DeadLetterFilter, FoundLetter, Place, WholeLetter
 from tenantry.subscriptions.id_prefix import ids_from
 from tenantry.subscriptions.job_desk import SubscriptionJob
+from tenantry.subscriptions.nudging import nudge_workers
 from tenantry.tenants.administration import Administration
 
 Act = Literal["redrive", "discard"]
@@ -58,14 +59,14 @@ class DeadLetterDesk:
         self._administration = administration
         self._pool = administration.pool
 
-    async def page(self, wanted: DeadLetterFilter, limit: int, after: Place | None = None) -> list[DeadLetter]:
+    async def page(self, wanted: DeadLetterFilter, limit: int, after: Place | None = None) -> list[FoundLetter]:
         """The newest first."""
         place = {"before": after.died_at if after else None, "before_id": after.id if after else None}
         asked = wanted.parameters() | place | {"limit": limit}
         async with self._pool.connection() as connection:
-            return [DeadLetter(**row) for row in await _sql.fetch_all(connection, "page_dead_letters", asked)]
+            return [FoundLetter(**row) for row in await _sql.fetch_all(connection, "page_dead_letters", asked)]
 
-    async def get(self, id: str, owner: str | None = None) -> WholeDeadLetter:
+    async def get(self, id: str, owner: str | None = None) -> WholeLetter:
         """The beginning of its id is enough. With an owner, there are no others than what belongs to it."""
         asked = ids_from(id)._asdict() | {"owner": owner}
         async with self._pool.connection() as connection:
@@ -74,7 +75,7 @@ class DeadLetterDesk:
             raise TenantNotFound(f"there is no dead letter {id!r}; `tenantry dlq list` lists them")
         if len(found) > 1:
             raise TenantConflict(f"the ids of several dead letters begin with {id}; give more of it")
-        return WholeDeadLetter(**found[0])
+        return WholeLetter(**found[0])
 
     async def preview(self, act: Act, wanted: DeadLetterFilter) -> Preview:
         asked = _asked(act, wanted)
@@ -101,7 +102,7 @@ class DeadLetterDesk:
             if discarded or jobs:
                 await self._record(connection, act, wanted, actor, outcome)
         if jobs:
-            await self._administration.backbone.nudge_workers(self._administration.lanes.app)
+            await nudge_workers(self._administration)
         return outcome
 
     async def _open_jobs(

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from tenantry.errors import TenantConflict, TenantInvalid, TenantNotFound
 from tenantry.postgres.queries import Connection, SqlFolder
 from tenantry.subscriptions.id_prefix import ids_from
+from tenantry.subscriptions.nudging import nudge_workers
 from tenantry.tenants.administration import Administration
 
 Reread = Literal["replay", "rewind"]
@@ -93,7 +94,7 @@ class SubscriptionJobDesk:
             assert row is not None
             about = {"name": service, "job": str(row["id"]), **request}
             await self._administration.audit.append(connection, actor, f"subscription.{kind}", tenant, after=about)
-        await self._nudge()
+        await nudge_workers(self._administration)
         return SubscriptionJob(**row)
 
     async def newest(
@@ -128,7 +129,7 @@ class SubscriptionJobDesk:
                 )
         if row is None:
             raise TenantConflict(f"job {job.id} has ended already: it is {(await self.get(str(job.id))).state}")
-        await self._nudge()
+        await nudge_workers(self._administration)
         return SubscriptionJob(**row)
 
     async def _require_askable(self, connection: Connection, service: str, tenant: str) -> None:
@@ -144,9 +145,6 @@ class SubscriptionJobDesk:
                 f"a {under_way['kind']} of {service} for tenant {tenant} is under way: wait until it is done, or "
                 f"`tenantry subscription cancel {str(under_way['id'])[:8]}`"
             )
-
-    async def _nudge(self) -> None:
-        await self._administration.backbone.nudge_workers(self._administration.lanes.app)
 
 
 def unknown_service(service: str) -> TenantNotFound:

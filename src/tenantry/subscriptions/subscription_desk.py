@@ -11,6 +11,7 @@ import msgspec
 from tenantry.postgres.queries import SqlFolder
 from tenantry.subscriptions.job_desk import unknown_service
 from tenantry.subscriptions.lane_consumers import Lag, LaneConsumers, Served
+from tenantry.subscriptions.nudging import nudge_workers
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.tenant import Status, Tenant
 
@@ -92,7 +93,7 @@ class SubscriptionDesk:
             await _sql.execute(connection, "forget_subscription", asked)
             about = {"name": service, **msgspec.to_builtins(forgotten)}
             await self._administration.audit.append(connection, actor, "subscription.forget", before=about)
-        await self._nudge()
+        await nudge_workers(self._administration)
         return forgotten
 
     async def lag(self, service: str | None = None, tenant: str | None = None) -> list[Lag]:
@@ -120,11 +121,8 @@ class SubscriptionDesk:
             if is_changed:
                 about = {"name": service}
                 await self._administration.audit.append(connection, actor, f"subscription.{act}", tenant, after=about)
-        await self._nudge()
+        await nudge_workers(self._administration)
         return is_changed
-
-    async def _nudge(self) -> None:
-        await self._administration.backbone.nudge_workers(self._administration.lanes.app)
 
 
 def _urgency(lag: Lag) -> tuple[Any, ...]:

@@ -70,10 +70,10 @@ class Backbone:
         async with connect(broker, "tenantry-control") as client:
             yield JetStream(client)
 
-    async def nudge_workers(self, namespace: str) -> None:
-        """Make workers look at the database now and not within a second. Nothing depends on it: it may reach nobody."""
+    async def hint(self, subject: str) -> None:
+        """An empty message in the platform's account, for whoever listens. Nothing may depend on it: it may be lost."""
         with suppress(nats.errors.Error, OSError):
-            await self._client.publish(worker_hints(namespace))
+            await self._client.publish(subject)
 
     async def establish_exports(self, exports: list[dict[str, Any]]) -> None:
         """Make the platform's account offer what tenants' accounts import, and leave all else of it as it is."""
@@ -91,11 +91,6 @@ class Backbone:
                     self.operator, account, "account", body, name=said.get("name", ""), expires_at=said.get("exp")
                 )
             )
-
-
-def worker_hints(namespace: str) -> str:
-    """The subject, in the platform's account, on which workers are told that there is something to look at."""
-    return f"{namespace}.hints.workers"
 
 
 def _same_export(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -1,17 +1,16 @@
-"""A dead letter as people and programs see it, and the filter that names some of them."""
+"""A dead letter as people and programs find it, and the filter that names some of them."""
 
 from __future__ import annotations
 
 import base64
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
 from tenantry.errors import TenantInvalid
-
-State = Literal["dead", "parked", "held", "stopped"]
+from tenantry.subscriptions.dead_letters import State
 
 PIPELINES: Final = "pipelines"
 """In place of a service, all pipelines together."""
@@ -48,7 +47,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         return described
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+class FoundLetter(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     tenant_id: str
     channel: str
@@ -68,9 +67,9 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """The redrive that is at it."""
 
 
-class WholeDeadLetter(DeadLetter, frozen=True, kw_only=True):
+class WholeLetter(FoundLetter, frozen=True, kw_only=True):
     payload: bytes
-    headers: dict[str, Any]
+    headers: dict[str, list[str]]
     trace: str | None
     traceback: str
 
