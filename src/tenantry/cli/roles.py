@@ -18,9 +18,11 @@ from tenantry.outbox.upkeep import Upkeep
 from tenantry.postgres.migrations import ensure_schema
 from tenantry.postgres.pool import Pool, open_pool
 from tenantry.service import Deferred, Gate, Held, Service, forever
+from tenantry.subscriptions.push_delivery import Deliverer
+from tenantry.subscriptions.push_endpoints import PushEndpoints
 from tenantry.subscriptions.worker import Limits, Worker
 from tenantry.tenants.account_folder import Account
-from tenantry.tenants.accounts_directory import AccountsDirectory
+from tenantry.tenants.accounts_directory import AccountsDirectory, Consume
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.reconciler import Reconciler
 from tenantry.tenants.roster import Roster
@@ -118,6 +120,11 @@ class Roles:
             tenants=frozenset(settings.worker_tenants),
             plans=frozenset(settings.worker_plans),
             limits=Limits(settings.worker_slots, settings.worker_threads, settings.worker_drain_seconds),
+            push=lambda: (
+                PushEndpoints.from_settings(settings, tenants),
+                Deliverer.from_settings(settings, tenants.keyring),
+            ),
+            accounts=self._make_accounts if settings.accounts_directory or settings.accounts else None,
         )
 
     def _make_maintenance(self) -> Service:
@@ -139,14 +146,12 @@ class Roles:
         ]
         settings = self._settings
         if settings.accounts_directory or settings.accounts:
-            services.append(Deferred("accounts directory", self._make_accounts))
+            services.append(Deferred("accounts directory", lambda: self._make_accounts(_keep_verified)))
         return services
 
-    def _make_accounts(self) -> AccountsDirectory:
+    def _make_accounts(self, consume: Consume) -> AccountsDirectory:
         settings = self._settings
-        return AccountsDirectory(
-            self._platform.broker, settings.accounts_directory, settings.accounts, consume=_keep_verified
-        )
+        return AccountsDirectory(self._platform.broker, settings.accounts_directory, settings.accounts, consume=consume)
 
     def _make_api(self, port: int | None) -> ApiServer:
         settings, administration = self._settings, self.tenants.value
@@ -163,5 +168,5 @@ class Roles:
 
 
 async def _keep_verified(account: Account, broker: Broker) -> None:  # noqa: ARG001
-    """Streams of others are watched and verified; handing their events on is for subscriptions."""
+    """Streams of others are watched and verified; workers hand their events on."""
     await forever()
