@@ -174,3 +174,34 @@ async def test_a_killed_workers_tenants_are_handled_by_others_within_seconds(
         print(f"handled by the other after {seconds:.2f} s")
         # Five are promised, and four is when it is certain that a worker is gone; a busy machine gets some more.
         assert seconds < 10
+
+
+async def test_a_worker_that_was_frozen_comes_too_late(own_nats: OwnServer, database: str, tmp_path: Path) -> None:
+    async with burning(own_nats, database) as (working, place):
+        tenants = await working.tenants(12)
+        place.failing = 0.0
+        arsonist = Arsonist(place, tmp_path)
+        arsonist.light(2)
+        try:
+            publishing = asyncio.ensure_future(publish_surely(working.administration, tenants, 1, 20))
+
+            async def handled(count: int) -> bool:
+                return bool((await working.rows("select count(*) from effects"))[0][0] >= count)
+
+            await until(lambda: handled(24))
+            frozen = arsonist.processes[0]
+            frozen.send_signal(signal.SIGSTOP)
+            await publishing
+            try:
+                # Whatever it had begun, and all that would have been its own, the other one does.
+                await until(lambda: handled(12 * 20))
+            finally:
+                frozen.send_signal(signal.SIGCONT)
+            await publish_surely(working.administration, tenants, 21, 5)
+            await until(lambda: handled(12 * 25))
+        finally:
+            arsonist.put_out()
+        expected = {tenant: list(range(1, 26)) for tenant in tenants}
+        assert await read_by_tenant(working, "effects") == expected
+        for tenant, numbers in (await read_by_tenant(working, "completed")).items():
+            assert list(dict.fromkeys(numbers)) == expected[tenant], tenant

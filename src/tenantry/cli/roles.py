@@ -88,7 +88,12 @@ class Roles:
 
     def _make_upkeep(self) -> Upkeep:
         settings = self._settings
-        return Upkeep(self._outbox_url, keep=settings.outbox_keep, stall_seconds=settings.outbox_stall_seconds)
+        return Upkeep(
+            self._outbox_url,
+            keep=settings.outbox_keep,
+            stall_seconds=settings.outbox_stall_seconds,
+            once_keep=settings.once_keep,
+        )
 
     def _make_relay(self) -> RelayService:
         return RelayService(self._outbox_url, self.roster, self.tenants.value.lanes, self._settings)

@@ -18,11 +18,10 @@ from tenantry.nats.connections import Broker
 from tenantry.service import forever
 from tenantry.subscriptions.demand import Demand, Wanted
 from tenantry.subscriptions.reading import EventReader
-from tenantry.subscriptions.spreading import Partition
+from tenantry.subscriptions.spreading import ACCOUNTS, Partition
 from tenantry.tenants.account_folder import Account
 from tenantry.tenants.lanes import Lane
 
-SERVICE: Final = "accounts"
 LOOK_SECONDS: Final = 0.05
 LARGEST_PART: Final = 0x7FFFFFFF
 """PostgreSQL's."""
@@ -45,7 +44,7 @@ class ForeignAccounts:
     async def consume(self, account: Account, broker: Broker) -> None:
         """Until it is cancelled, and then until whatever runs of it has ended."""
         number = crc32(f"{account.stream}/{account.consumer}".encode()) & LARGEST_PART
-        partition = Partition(SERVICE, account.tenant_id, number)
+        partition = Partition(ACCOUNTS, account.tenant_id, number)
         lane = Lane(account.tenant_id, account.stream, account.stream, "", broker, "")
         wanted = Wanted(self._subscriber, lane, account, "", 1.0, account.consumer, None)
         self._demand.add(partition, wanted)
@@ -68,7 +67,7 @@ def merge(subscribers: list[Subscriber], threads: Executor) -> Subscriber:
                 await _call(subscriber, own, context, threads)
 
     return Subscriber(
-        name=SERVICE,
+        name=ACCOUNTS,
         types=(EVERY_TYPE,),
         channel="events",
         order="fifo" if any(each.is_fifo for each in subscribers) else "parallel",

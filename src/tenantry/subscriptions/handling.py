@@ -91,10 +91,10 @@ class Handling:
             return
         began = time.perf_counter()
         problem = await self._try(holding, accepted, events)
-        holding.busy_seconds += time.perf_counter() - began
+        holding.tally.busy_seconds += time.perf_counter() - began
         if problem is not None:
             return await self._failed(holding, accepted, events, problem)
-        holding.handled += len(accepted)
+        holding.tally.handled += len(accepted)
         for parcel in accepted:
             parcel.source.done(parcel)
         return None
@@ -194,7 +194,7 @@ class Handling:
             # It has not been tried.
             parcels[0].source.put_first(parcels)
             return holding.rest(problem.seconds)
-        holding.failed += 1
+        holding.tally.failed += 1
         subscriber, parcel, event = self.subscriber, parcels[0], events[0]
         if isinstance(problem, TimeoutError) and not str(problem) and subscriber.timeout is not None:
             problem = TimeoutError(f"the handler took longer than {subscriber.timeout:g} s")

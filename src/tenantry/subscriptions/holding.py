@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from tenantry.errors import BrokerError
 from tenantry.subscriptions.dead_letters import Blocked, DeadLetter, DeadLetters, Death
@@ -14,6 +15,18 @@ from tenantry.subscriptions.intake import Intake
 from tenantry.subscriptions.parcel import Parcel, Source
 from tenantry.subscriptions.redriving import Redriving
 from tenantry.subscriptions.spreading import Partition
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done."""
+
+    handled: int = 0
+    failed: int = 0
+    busy_seconds: float = 0.0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.handled + other.handled, self.failed + other.failed, self.busy_seconds + other.busy_seconds)
 
 
 class Holding:
@@ -31,6 +44,9 @@ class Holding:
         self.partition = partition
         self.tenant = partition.tenant
         self.fence = fence
+        self.handled: dict[int, None] = {}
+        """The last sequences that were handled, through whichever consumer."""
+        self.wanted = wanted
         self.become(wanted)
         self.intake: Intake | None = None
         self.redriving = Redriving(letters, offer=self._offer_own, settled=self._letter_settled)
@@ -45,9 +61,7 @@ class Holding:
         self.problem = ""
         """Why it cannot be handled now, if it cannot."""
         self.running: set[Parcel] = set()
-        self.handled = 0
-        self.failed = 0
-        self.busy_seconds = 0.0
+        self.tally = Tally()
         self._letters = letters
         self._offer = offer
         self._flowing = asyncio.Lock()
@@ -58,6 +72,8 @@ class Holding:
 
     def become(self, wanted: Wanted) -> None:
         """What it is for."""
+        if self.wanted.identity != wanted.identity:
+            self.handled.clear()
         self.wanted = wanted
         self.subscriber = wanted.subscriber
         self.lane = wanted.lane
@@ -194,9 +210,8 @@ class Holding:
 
     async def _letter_settled(self, letter: DeadLetter, left: int) -> None:
         if letter.state == "stopped":
-            if self.intake is not None:
-                # It comes once more, as nobody has acknowledged it, and is then known.
-                self.intake.handled[letter.message.sequence] = None
+            # It comes once more, as nobody has acknowledged it, and is then known.
+            self.handled[letter.message.sequence] = None
             self.stopped_at = None
             self.change_flow()
         elif letter.key is not None and not left:

@@ -21,7 +21,7 @@ from tenantry.subscriptions.demand import Demand, Wanted
 from tenantry.subscriptions.dispatch import Dispatch
 from tenantry.subscriptions.durables import ensure_durable
 from tenantry.subscriptions.feeds import Feeds
-from tenantry.subscriptions.holding import Holding
+from tenantry.subscriptions.holding import Holding, Tally
 from tenantry.subscriptions.intake import Intake
 from tenantry.subscriptions.roll import Roll
 from tenantry.subscriptions.spreading import Partition, Spread
@@ -69,6 +69,8 @@ class Keeper:
     ) -> None:
         self.holdings: dict[Partition, Holding] = {}
         self.look_now = asyncio.Event()
+        self.past = Tally()
+        """Of what is held no more."""
         self._demand = demand
         self._roll = roll
         self._feeds = feeds
@@ -196,19 +198,18 @@ class Keeper:
         holding.is_closing = True
         await holding.hush()
         await self._until_idle(holding)
-        is_same = holding.wanted.identity == wanted.identity
-        handled = self._close_intake(holding)
+        self._close_intake(holding)
         holding.become(wanted)
         holding.is_closing = False
-        await self._open(holding, is_takeover=True, handled=handled if is_same else None)
+        await self._open(holding, is_takeover=True)
 
-    async def _open(self, holding: Holding, *, is_takeover: bool, handled: dict[int, None] | None = None) -> None:
+    async def _open(self, holding: Holding, *, is_takeover: bool) -> None:
         """Take in the tenant's events; it is tried until it works, or is not wanted any more."""
         pause = FIRST_RETRY_SECONDS
         while holding.intake is None and not holding.is_closing:
             try:
                 async with self._opening:
-                    await self._open_once(holding, is_takeover, handled)
+                    await self._open_once(holding, is_takeover)
                 holding.problem = ""
                 return
             except TenantryError as problem:
@@ -229,15 +230,19 @@ class Keeper:
         wanted = self._demand.partitions.get(holding.partition)
         return wanted is not None and wanted.is_like(holding.wanted)
 
-    async def _open_once(self, holding: Holding, is_takeover: bool, handled: dict[int, None] | None) -> None:
+    async def _open_once(self, holding: Holding, is_takeover: bool) -> None:
         wanted, subscriber = holding.wanted, holding.subscriber
         feed, jetstream = self._feeds.of(wanted.lane.broker)
         state, is_new = await _ensure_consumer(jetstream, wanted)
+        if is_new:
+            # Whatever it has is to be handled, also what somebody had handled before it was deleted.
+            holding.handled.clear()
         intake = Intake(
             feed,
             jetstream,
             wanted.lane.stream,
             wanted.consumer,
+            handled=holding.handled,
             ack_wait=subscriber.ack_wait,
             in_order=subscriber.is_fifo,
             is_current=lambda: self._roll.is_current,
@@ -245,8 +250,6 @@ class Keeper:
             bury=holding.bury,
             gone=lambda: self._lost_consumer(holding),
         )
-        if handled and not is_new:
-            intake.remember(handled)
         if is_takeover and not is_new and state:
             state = await intake.reclaim(from_another=True)
         if holding.is_closing:
@@ -257,7 +260,7 @@ class Keeper:
 
     def _lost_consumer(self, holding: Holding) -> None:
         """Somebody deleted it, or its stream; the registry may know where the lane is by now."""
-        handled = self._close_intake(holding)
+        self._close_intake(holding)
         if holding.partition in self._tasks or holding.is_closing:
             return
 
@@ -266,7 +269,7 @@ class Keeper:
             with suppress(*DATABASE_AWAY):
                 await self._demand.refresh()
             if self._is_still_wanted(holding):
-                await self._open(holding, is_takeover=False, handled=handled)
+                await self._open(holding, is_takeover=False)
 
         self._begin(holding.partition, again(), "open")
 
@@ -308,15 +311,14 @@ class Keeper:
         self._close_intake(holding)
         if self.holdings.get(holding.partition) is holding:
             del self.holdings[holding.partition]
+            self.past += holding.tally
         await holding.redriving.close()
 
-    def _close_intake(self, holding: Holding) -> dict[int, None] | None:
+    def _close_intake(self, holding: Holding) -> None:
         self._closed(holding)
         intake, holding.intake = holding.intake, None
-        if intake is None:
-            return None
-        intake.close()
-        return intake.handled
+        if intake is not None:
+            intake.close()
 
 
 async def _ensure_consumer(jetstream: JetStream, wanted: Wanted) -> tuple[Config, bool]:

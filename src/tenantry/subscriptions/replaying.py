@@ -179,7 +179,7 @@ class Replays:
     async def _reset(self, holding: Holding, live: Intake, sequence: int) -> None:
         async with holding.standing_still():
             await _move_consumer(live.jetstream, live.stream, live.consumer, sequence)
-            live.handled.clear()
+            holding.handled.clear()
 
     async def _record(self, job: Job, part: int, span: Span) -> None:
         said = {

@@ -16,6 +16,8 @@ import msgspec
 PUSH: Final = "push"
 PUSH_PREFIX: Final = f"{PUSH}-"
 """With which the service of each endpoint begins."""
+ACCOUNTS: Final = "accounts"
+"""The service that takes in what others provisioned."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -15,7 +15,6 @@ from tenantry.application import Subscriber
 from tenantry.nats.connections import Broker
 from tenantry.postgres.pool import Pool
 from tenantry.service import end
-from tenantry.subscriptions.accounts import SERVICE as ACCOUNTS
 from tenantry.subscriptions.accounts import ForeignAccounts
 from tenantry.subscriptions.attendant import Attendant
 from tenantry.subscriptions.dead_letters import DeadLetters
@@ -32,7 +31,7 @@ from tenantry.subscriptions.pushing import Pushing
 from tenantry.subscriptions.replaying import Replays
 from tenantry.subscriptions.roll import Roll
 from tenantry.subscriptions.services import Services
-from tenantry.subscriptions.spreading import PUSH, Member, Partition
+from tenantry.subscriptions.spreading import ACCOUNTS, PUSH, Member, Partition
 from tenantry.tenants.accounts_directory import AccountsDirectory, Consume
 from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.roster import Roster
@@ -175,13 +174,15 @@ class Worker:
     def load(self) -> dict[str, Any]:
         """What it has to do, and how it copes."""
         holdings = self.holdings.values()
+        tally = sum((holding.tally for holding in holdings), start=self._keeper.past)
         return {
             "partitions": len(holdings),
             "slots": self._limits.slots,
             "running": sum(len(holding.running) for holding in holdings),
             "lag": sum(holding.lag for holding in holdings),
-            "handled": sum(holding.handled for holding in holdings),
-            "busy_seconds": round(sum(holding.busy_seconds for holding in holdings), 3),
+            "handled": tally.handled,
+            "failed": tally.failed,
+            "busy_seconds": round(tally.busy_seconds, 3),
             "cpu_seconds": round(time.process_time(), 3),
         }
 
