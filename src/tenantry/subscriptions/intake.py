@@ -164,18 +164,15 @@ class Intake:
         self._held.clear()
         self._put_off.clear()
 
-    async def reclaim(self, *, from_another: bool = False) -> Config:
+    async def reclaim(self) -> Config:
         """Get back what the consumer has handed out and nobody has, at once instead of when its patience ends.
 
-        `from_another`: from a worker that is gone, and whatever it asked for. The consumer's state, as it was.
+        The consumer's state, as it was.
         """
         state = await self.jetstream.consumer(self.stream, self.consumer)
         if state is None:
             raise BrokerError(f"there is no consumer {self.consumer} on stream {self.stream}")
         delivered, floor = state["delivered"], state["ack_floor"]
-        if from_another and state.get("num_waiting") and self._in_order:
-            # Somebody who is counted as gone still asks for more: that is forgotten with all else.
-            return await self.jetstream.reset_consumer(self.stream, self.consumer)
         if state["num_ack_pending"]:
             last = int(delivered["stream_seq"])
             for sequence in range(max(int(floor["stream_seq"]) + 1, last - MOST_RECLAIMED), last + 1):

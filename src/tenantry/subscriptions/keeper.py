@@ -19,7 +19,7 @@ from tenantry.service import end
 from tenantry.subscriptions.dead_letters import Blocked, DeadLetters
 from tenantry.subscriptions.demand import Demand, Wanted
 from tenantry.subscriptions.dispatch import Dispatch
-from tenantry.subscriptions.durables import ensure_durable
+from tenantry.subscriptions.durables import ensure_durable, renew_durable
 from tenantry.subscriptions.feeds import Feeds
 from tenantry.subscriptions.holding import Holding, Tally
 from tenantry.subscriptions.intake import Intake
@@ -251,7 +251,10 @@ class Keeper:
             gone=lambda: self._lost_consumer(holding),
         )
         if is_takeover and not is_new and state:
-            state = await intake.reclaim(from_another=True)
+            if state.get("num_waiting") and wanted.config is not None:
+                # Somebody who counts as gone still asks for more.
+                await renew_durable(jetstream, wanted.lane.stream, state)
+            state = await intake.reclaim()
         if holding.is_closing:
             return
         holding.intake = intake

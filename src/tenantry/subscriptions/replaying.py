@@ -208,7 +208,7 @@ async def _open(live: Intake, name: str, span: Span) -> Intake:
     state, is_new = await ensure_durable(live.jetstream, live.stream, config)
     intake = live.beside(name, span.until)
     if not is_new:
-        state = await intake.reclaim(from_another=True)
+        state = await intake.reclaim()
     intake.open(state)
     return intake
 
