@@ -183,32 +183,37 @@ async def test_a_worker_that_was_frozen_comes_too_late(own_nats: OwnServer, data
         arsonist = Arsonist(place, tmp_path)
         arsonist.light(2)
         try:
-            publishing = asyncio.ensure_future(publish_surely(working.administration, tenants, 1, 20))
+            last = 0
 
-            async def handled(count: int) -> bool:
-                return bool((await working.rows("select count(*) from effects"))[0][0] >= count)
+            async def both_have_worked() -> bool:
+                nonlocal last
+                last += 1
+                await publish_surely(working.administration, tenants, last, 1)
+                return await working.rows("select count(distinct worker) from completed") == [(2,)]
 
-            await until(lambda: handled(24))
+            await until(both_have_worked)
             frozen = arsonist.processes[0]
             frozen.send_signal(signal.SIGSTOP)
-            await publishing
-
-            async def has_been_replaced() -> bool:
-                # Not for all tenants: what it has begun in the database nobody else can do before that has ended.
-                question = (
-                    "select tenant from completed group by 1 having max(number) = 20 and count(distinct worker) > 1"
-                )
-                return bool(await working.rows(question))
-
             try:
+                await publish_surely(working.administration, tenants, last + 1, 10)
+
+                async def has_been_replaced() -> bool:
+                    # Not for all tenants: what it has begun in the database nobody can do before that has ended.
+                    question = "select max(number) from completed group by tenant having count(distinct worker) > 1"
+                    return (last + 10,) in await working.rows(question)
+
                 await until(has_been_replaced)
             finally:
                 frozen.send_signal(signal.SIGCONT)
-            await publish_surely(working.administration, tenants, 21, 5)
-            await until(lambda: handled(12 * 25))
+            await publish_surely(working.administration, tenants, last + 11, 5)
+
+            async def all_done() -> bool:
+                return await working.rows("select count(*) from effects") == [(12 * (last + 15),)]
+
+            await until(all_done)
         finally:
             arsonist.put_out()
-        expected = {tenant: list(range(1, 26)) for tenant in tenants}
+        expected = {tenant: list(range(1, last + 16)) for tenant in tenants}
         assert await read_by_tenant(working, "effects") == expected
         for tenant, numbers in (await read_by_tenant(working, "completed")).items():
             assert list(dict.fromkeys(numbers)) == expected[tenant], tenant
