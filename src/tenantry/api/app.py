@@ -24,6 +24,8 @@ from tenantry.api import (
     projections,
     schemas,
     tenants,
+    worker_jobs,
+    workers,
 )
 from tenantry.api.access import Doorkeeper
 from tenantry.api.callers import Callers
@@ -42,13 +44,15 @@ from tenantry.ingest.publishers import Publishers
 from tenantry.pipelines.documents import Documents
 from tenantry.postgres.pool import Pool
 from tenantry.subscriptions.push_endpoints import PushEndpoints
+from tenantry.subscriptions.worker_jobs import WorkerJobs
+from tenantry.subscriptions.worker_watch import WorkerWatch
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.api_keys import ApiKeys
 from tenantry.tenants.roster import Roster
 
 DESCRIPTION = """\
 Tenants of a Tenantry platform, their channels, credentials and plans, their events, the endpoints that these are
-pushed to, and the documents made of them.
+pushed to, the workers that handle them, and the documents made of them.
 
 Every error is a problem document (RFC 9457). What belongs to a tenant that the caller may not see is answered as if it
 did not exist. 202 says that a change is recorded and completed by itself.
@@ -68,6 +72,7 @@ def build_app(
     if it is not the platform's."""
     background = BackgroundMoves(administration)
     doorkeeper = Doorkeeper(keys, tokens)
+    watch = WorkerWatch(administration.lanes.app, administration.lanes.platform)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -81,6 +86,7 @@ def build_app(
         ) as app.state.intake:
             yield
             await background.close()
+            await watch.close()
 
     def intake() -> Intake:
         opened: Intake = app.state.intake
@@ -103,6 +109,8 @@ def build_app(
     app.state.moves = background
     app.state.endpoints = PushEndpoints.from_settings(settings, administration)
     app.state.documents = Documents(administration.pool)
+    app.state.workers = watch
+    app.state.worker_jobs = WorkerJobs(administration)
     app.state.checks = Checks(administration)
     app.state.hook = ProvisioningHook.from_settings(settings, Deliveries(str(administration.pool.conninfo)))
     for router in _ROUTERS:
@@ -121,6 +129,8 @@ _ROUTERS = (
     schemas.router,
     endpoints.router,
     projections.router,
+    workers.router,
+    worker_jobs.router,
     plans.router,
     keys.router,
     audit.router,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +59,7 @@ AWAY = signal(
     level="warning",
 )
 
+HOST: Final = socket.gethostname()
 LOOK_SECONDS: Final = 0.5
 ATTEND_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 0.5
@@ -185,15 +188,23 @@ class Worker:
             services=frozenset(self._subscribers),
             tenants=self._tenants,
             plans=self._plans,
+            host=HOST,
+            pid=os.getpid(),
             is_leaving=self._is_leaving,
             load=self.load(),
         )
+
+    @property
+    def _slots(self) -> int:
+        """How many handlers can run at once, of those that there are."""
+        kinds = {subscriber.is_async for subscriber in self._subscribers.values()}
+        return sum(self._limits.slots if is_async else self._limits.threads for is_async in kinds)
 
     def load(self) -> dict[str, Any]:
         holdings = self.holdings.values()
         return {
             "partitions": len(holdings),
-            "slots": self._limits.slots,
+            "slots": self._slots,
             "running": sum(len(holding.running) for holding in holdings),
             "lag": sum(holding.lag for holding in holdings),
             "handled": sum(holding.handled for holding in holdings),

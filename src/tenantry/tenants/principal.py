@@ -23,6 +23,8 @@ SCOPES: Final = {
     "documents:read": "read the documents that projections keep of a tenant",
     "plans:read": "see plans",
     "plans:write": "create, change and delete plans",
+    "workers:read": "see workers and how they cope, and those that tenants have to themselves",
+    "workers:write": "start and stop workers for single tenants",
     "keys:write": "see, create and revoke API keys, with no more scopes than one has",
     "audit:read": "read and verify the audit log",
     EVERYTHING: "all of these",
