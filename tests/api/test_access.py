@@ -228,4 +228,5 @@ def _filled(path: str, tenant: str, cid: str = "00000000-0000-0000-0000-00000000
         type="order.created",
         projection="totals",
         document_id="1",
+        job=cid,
     )

@@ -2,9 +2,12 @@
 update tenantry.worker_jobs
 set
     state = case state when 'stopping' then state else %(state)s end,
-    pids = %(pids)s,
+    pids = %(pids)s::integer[],
     problem = %(problem)s,
     heartbeat_at = now(),
-    updated_at = case when (state, pids, problem) = (%(state)s, %(pids)s, %(problem)s) then updated_at else now() end
+    updated_at = case
+        when state in (%(state)s, 'stopping') and pids = %(pids)s::integer[] and problem = %(problem)s then updated_at
+        else now()
+    end
 where id = %(id)s and fleet = %(fleet)s and state in ('running', 'failed', 'stopping')
 returning state
