@@ -56,7 +56,8 @@ async def test_more_workers_are_wanted_while_events_wait(api: Api, admin: httpx.
         await working.tenant(name)
 
     async def scale(**parameters: Any) -> dict[str, Any]:
-        answer = await admin.get("/v1/workers/scale", params={"app": "shop", "min": 1, "max": 8} | parameters)
+        asked: dict[str, Any] = {"app": "shop", "min": 1, "max": 8} | parameters
+        answer = await admin.get("/v1/workers/scale", params=asked)
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
@@ -68,7 +69,7 @@ async def test_more_workers_are_wanted_while_events_wait(api: Api, admin: httpx.
             await working.publish(name, 20)
 
         async def is_wanted() -> bool:
-            return (await scale())["wanted"] == 2
+            return bool((await scale())["wanted"] == 2)
 
         await until(is_wanted)
         found = await scale()

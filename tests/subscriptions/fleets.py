@@ -16,6 +16,7 @@ from tenantry.tenants.administration import Administration
 from tests.processes import PATIENCE, TENANTRY
 from tests.subscriptions.working import until
 
+OUTPUT = "fleet.out"
 SHOP = """
 import asyncio, sys
 from tenantry.application import Context, Event, Tenantry
@@ -44,9 +45,10 @@ class RunningFleet:
     @property
     def workers(self) -> list[psutil.Process]:
         """The processes that it has started and that still run."""
+        found: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.process.pid).children()
-        return []
+            found = psutil.Process(self.process.pid).children()
+        return found
 
     def present(self) -> list[Present]:
         return [each for each in self._reader.present() if not each.member.is_leaving]
@@ -60,34 +62,39 @@ class RunningFleet:
         assert self.process.poll() is None, self.output
 
 
-@asynccontextmanager
-async def running_fleet(
+def start_fleet(
     administration: Administration, folder: Path, *flags: str, **environment: str
-) -> AsyncIterator[RunningFleet]:
-    """A fleet of the application above, stopped at the end if it still runs."""
+) -> subprocess.Popen[bytes]:
     (folder / "shop.py").write_text(SHOP)
     platform = administration.lanes.platform
     (folder / "platform.creds").write_text(format_credentials(platform.credentials))
     given = {
         "NATS_URL": platform.url,
         "NATS_CREDS": str(folder / "platform.creds"),
-        "DATABASE_URL": administration.pool.conninfo,
+        "DATABASE_URL": str(administration.pool.conninfo),
         "TENANTRY_SECRET": "a secret that nobody else has",
         "TENANTRY_APP": "shop:app",
         "TENANTRY_WORKER_DRAIN_SECONDS": "2",
     }
-    reader = RollReader(administration.lanes.app, platform)
-    await reader.start()
-    output = folder / "fleet.out"
-    with output.open("wb") as out:
-        process = subprocess.Popen(
+    with (folder / OUTPUT).open("wb") as output:
+        return subprocess.Popen(
             [TENANTRY, "serve", "worker", *flags],
             cwd=folder,
-            stdout=out,
-            stderr=out,
+            stdout=output,
+            stderr=output,
             env=os.environ | given | environment,
         )
-    fleet = RunningFleet(process, output, reader)
+
+
+@asynccontextmanager
+async def running_fleet(
+    administration: Administration, folder: Path, *flags: str, **environment: str
+) -> AsyncIterator[RunningFleet]:
+    """A fleet of the application above, stopped at the end if it still runs."""
+    reader = RollReader(administration.lanes.app, administration.lanes.platform)
+    await reader.start()
+    process = start_fleet(administration, folder, *flags, **environment)
+    fleet = RunningFleet(process, folder / OUTPUT, reader)
     try:
         yield fleet
     finally:

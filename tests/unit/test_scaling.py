@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pytest
@@ -31,9 +31,9 @@ def sample(at: float = 0.0, workers: int = 1, cost: float | None = None, **figur
 # What readings say
 
 
-def course(*figures: dict[str, float], seconds: float = 1.0) -> list[Reading]:
+def course(*figures: Mapping[str, float]) -> list[Reading]:
     """A reading a second."""
-    return [Reading.of(number * seconds, each) for number, each in enumerate(figures)]
+    return [Reading.of(second, each) for second, each in enumerate(figures)]
 
 
 def steady(events: int, busy: float, cpu: float, slots: int = 1, seconds: int = 5, lag: int = 0) -> list[Reading]:
