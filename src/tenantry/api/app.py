@@ -14,6 +14,7 @@ from tenantry.api import (
     audit,
     channels,
     credentials,
+    dead_letters,
     drift,
     endpoints,
     health,
@@ -23,6 +24,8 @@ from tenantry.api import (
     plans,
     projections,
     schemas,
+    subscription_jobs,
+    subscriptions,
     tenants,
     worker_jobs,
     workers,
@@ -43,7 +46,10 @@ from tenantry.ingest.intake import Intake, open_intake
 from tenantry.ingest.publishers import Publishers
 from tenantry.pipelines.documents import Documents
 from tenantry.postgres.pool import Pool
+from tenantry.subscriptions.dead_letter_desk import DeadLetterDesk
+from tenantry.subscriptions.job_desk import SubscriptionJobDesk
 from tenantry.subscriptions.push_endpoints import PushEndpoints
+from tenantry.subscriptions.subscription_desk import SubscriptionDesk
 from tenantry.subscriptions.worker_jobs import WorkerJobs
 from tenantry.subscriptions.worker_watch import WorkerWatch
 from tenantry.tenants.administration import Administration
@@ -52,7 +58,7 @@ from tenantry.tenants.roster import Roster
 
 DESCRIPTION = """\
 Tenants of a Tenantry platform, their channels, credentials and plans, their events, the endpoints that these are
-pushed to, the workers that handle them, and the documents made of them.
+pushed to, the documents made of them, and the services and workers that handle them.
 
 Every error is a problem document (RFC 9457). What belongs to a tenant that the caller may not see is answered as if it
 did not exist. 202 says that a change is recorded and completed by itself.
@@ -109,6 +115,9 @@ def build_app(
     app.state.moves = background
     app.state.endpoints = PushEndpoints.from_settings(settings, administration)
     app.state.documents = Documents(administration.pool)
+    app.state.subscriptions = SubscriptionDesk(administration)
+    app.state.subscription_jobs = SubscriptionJobDesk(administration)
+    app.state.dead_letters = DeadLetterDesk(administration)
     app.state.workers = watch
     app.state.worker_jobs = WorkerJobs(administration)
     app.state.checks = Checks(administration)
@@ -129,6 +138,9 @@ _ROUTERS = (
     schemas.router,
     endpoints.router,
     projections.router,
+    subscriptions.router,
+    subscription_jobs.router,
+    dead_letters.router,
     workers.router,
     worker_jobs.router,
     plans.router,
