@@ -6,9 +6,11 @@ import asyncio
 from pathlib import Path
 
 import psutil
+import pytest
 
+from tenantry.cli import serve
+from tenantry.errors import ConfigError
 from tenantry.subscriptions.worker_jobs import WorkerJobs
-from tests.processes import run_tenantry
 from tests.subscriptions.fleets import RunningFleet, running_fleet
 from tests.subscriptions.working import Working, until
 
@@ -82,12 +84,10 @@ async def test_a_job_whose_worker_cannot_start_says_why(working: Working, tmp_pa
 
 
 def test_bounds_that_make_no_sense_are_refused() -> None:
-    crossed = run_tenantry("serve", "worker", "--min", "3", "--max", "2")
-    assert crossed.returncode == 1
-    assert "expected --max to be at least --min, which is 3, got: 2" in crossed.stderr
-    alone = run_tenantry("serve", "worker", "--dedicated")
-    assert alone.returncode == 1
-    assert "expected --min or --max beside --dedicated" in alone.stderr
+    with pytest.raises(ConfigError, match="expected --max to be at least --min, which is 3, got: 2"):
+        serve.worker(min=3, max=2)
+    with pytest.raises(ConfigError, match="expected --min or --max beside --dedicated"):
+        serve.worker(dedicated=True)
 
 
 def partitions(fleet: RunningFleet) -> dict[str, int]:

@@ -10,6 +10,7 @@ import msgspec
 
 from tenantry.errors import TenantConflict, TenantInvalid, TenantNotFound
 from tenantry.postgres.queries import SqlFolder
+from tenantry.subscriptions.id_prefix import ids_from
 from tenantry.tenants.administration import Administration
 
 MOST_PROCESSES: Final = 100
@@ -67,8 +68,8 @@ class WorkerJobs:
     async def get(self, id: str) -> WorkerJob:
         """The beginning of its id is enough."""
         async with self._pool.connection() as connection:
-            found = await _sql.fetch_all(connection, "worker_job_find", {"id": id.lower()})
-        if not id or not found:
+            found = await _sql.fetch_all(connection, "worker_job_find", ids_from(id)._asdict())
+        if not found:
             raise TenantNotFound(f"there is no job {id!r} of a worker; `tenantry worker list` lists them")
         if len(found) > 1:
             raise TenantConflict(f"the ids of several jobs begin with {id}; give more of it")

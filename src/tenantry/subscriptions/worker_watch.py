@@ -57,7 +57,10 @@ class WorkerWatch:
                 await asyncio.wait([reading], timeout=self._pace.look_seconds)
                 self._note(reader)
         finally:
-            reading.cancel()
+            await end([reading])
+            if not reading.cancelled():
+                # Looked at, so that asyncio does not complain: who asks next begins anew, and is told.
+                reading.exception()
 
     def _note(self, reader: RollReader) -> None:
         groups: dict[Group, list[Present]] = defaultdict(list)
