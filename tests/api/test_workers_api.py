@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -15,6 +17,7 @@ from tests.api.conftest import Api
 from tests.subscriptions.working import Working, until
 
 KEDA = Path(__file__).parents[2] / "deploy" / "keda"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "scaling.md"
 
 
 def shop(holding: asyncio.Event) -> Tenantry:
@@ -83,6 +86,11 @@ async def test_more_workers_are_wanted_while_events_wait(api: Api, admin: httpx.
             return (await scale())["seconds_per_event"] is not None
 
         await until(is_known)
+
+
+async def test_the_page_about_scaling_shows_what_is_answered(admin: httpx.AsyncClient) -> None:
+    path, shown = re.findall(r"GET (/v1/workers/scale\?\S+)\n\n(\{.*\})", PAGE.read_text())[0]
+    assert json.loads(shown).keys() == (await admin.get(path)).json().keys()
 
 
 async def test_a_question_that_makes_no_sense_is_refused(admin: httpx.AsyncClient) -> None:

@@ -11,18 +11,22 @@ import pytest
 from tenantry.cli import serve
 from tenantry.errors import ConfigError
 from tenantry.subscriptions.worker_jobs import WorkerJobs
+from tenantry.testing import TestPlatform
+from tests.outbox.relays import place_of
+from tests.own_server import OwnServer
 from tests.subscriptions.fleets import RunningFleet, running_fleet
 from tests.subscriptions.working import Working, until
 
 
 async def test_a_fleet_grows_with_what_waits_and_shrinks_when_little_does(working: Working, tmp_path: Path) -> None:
     names = await working.tenants(8)
-    hurry = ("--min", "1", "--max", "3", "--drain-target", "1", "--patience", "1")
+    hurry = ("--min", "1", "--max", "3", "--drain-target", "0.5", "--patience", "1")
     async with running_fleet(working.administration, tmp_path, *hurry, TENANTRY_WORKER_SLOTS="1") as fleet:
         await fleet.until_there(1)
-        for name in names:
-            await working.publish(name, 15)
-        await fleet.until(lambda: len(fleet.workers) == 3)
+        for count, workers in ((10, 2), (20, 3)):
+            for name in names:
+                await working.publish(name, count)
+            await fleet.until_started(workers)
         await fleet.until_there(1)
         fleet.process.terminate()
         assert await asyncio.to_thread(fleet.process.wait, 20) == 0, fleet.output
@@ -50,6 +54,28 @@ async def test_no_worker_outlives_a_fleet_that_was_killed(working: Working, tmp_
         assert not any(each.is_running() for each in workers)
 
 
+async def test_a_fleet_goes_on_when_the_broker_and_the_database_are_back(
+    own_nats: OwnServer, platform: TestPlatform, tmp_path: Path
+) -> None:
+    async with place_of(own_nats, platform, tmp_path) as place:
+        working = Working(place.administration)
+        await working.tenant("acme")
+        async with running_fleet(place.administration, tmp_path, "--min", "2") as fleet:
+            await fleet.until_there(2)
+            own_nats.kill()
+            await fleet.until(lambda: not fleet.present())
+            async with place.administration.pool.connection() as connection:
+                await connection.execute(
+                    """select pg_terminate_backend(pid) from pg_stat_activity
+                       where datname = current_database() and pid <> pg_backend_pid()"""
+                )
+            await own_nats.start()
+            await fleet.until_there(2)
+            job = await WorkerJobs(place.administration).ask("acme", "test")
+            await fleet.until(lambda: partitions(fleet).get("acme") == 1)
+            await until(lambda: is_in_state(WorkerJobs(place.administration), job.id, "running"))
+
+
 async def test_a_job_gives_a_tenant_a_worker_of_its_own_until_it_is_stopped(working: Working, tmp_path: Path) -> None:
     await working.tenants(3)
     jobs = WorkerJobs(working.administration)
@@ -68,6 +94,13 @@ async def test_a_job_gives_a_tenant_a_worker_of_its_own_until_it_is_stopped(work
         assert (await jobs.stop(str(job.id), "test")).state == "stopping"
         await fleet.until(lambda: partitions(fleet) == {"": 3})
         await until(lambda: is_in_state(jobs, job.id, "stopped"))
+
+
+async def test_tenants_whose_plan_says_so_have_a_worker_each(working: Working, tmp_path: Path) -> None:
+    await working.tenants(2)
+    await working.tenant("acme", dedicated=True)
+    async with running_fleet(working.administration, tmp_path, "--min", "1", "--dedicated") as fleet:
+        await fleet.until(lambda: partitions(fleet) == {"": 2, "acme": 1})
 
 
 async def test_a_job_whose_worker_cannot_start_says_why(working: Working, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ MANY = 1000
 
 
 def sample(at: float = 0.0, workers: int = 1, cost: float | None = None, **figures: float) -> Sample:
-    return Sample(at, workers, seconds_per_event=cost, **{"partitions": MANY, **figures})  # type: ignore[arg-type]
+    return Sample(at, workers, seconds_per_event=cost, **{"partitions": MANY, "behind": MANY, **figures})  # type: ignore[arg-type]
 
 
 # What readings say
@@ -69,7 +69,9 @@ def test_rates_and_lags_of_all_workers_are_added() -> None:
     found = measure(5, 2, [steady(100, 0.001, 0, lag=7), steady(50, 0.001, 0, lag=5)])
     assert found.events_per_second == pytest.approx(150)
     assert found.arrivals_per_second == pytest.approx(150)
-    assert (found.lag, found.partitions, found.workers) == (12, 6, 2)
+    assert (found.lag, found.partitions, found.behind, found.workers) == (12, 6, 6, 2)
+    counted = measure(0, 1, [[Reading(0, partitions=9, behind=2)]])
+    assert counted.behind == 2
 
 
 def test_what_comes_in_is_what_is_handled_and_what_the_lag_grows_by() -> None:
@@ -123,7 +125,11 @@ def test_what_was_long_ago_does_not_count() -> None:
         ({"arrivals_per_second": 640, "lag": 2000, "cost": 0.01}, 10),
         ({"lag": 100_000, "cost": 0.01, "partitions": 11}, 11),
         ({"lag": 100_000, "cost": 0.01, "partitions": 2}, 8),
+        ({"lag": 100_000, "cost": 0.01, "behind": 12}, 12),
+        ({"lag": 100_000, "cost": 0.01, "behind": 3}, 8),
+        ({"lag": 100_000, "cost": 0.01, "behind": 3, "arrivals_per_second": 560}, 10),
         ({"lag": 5, "running": 2}, 9),
+        ({"lag": 5, "running": 2, "behind": 1}, 8),
         ({"lag": 5, "running": 0}, 8),
         ({}, 8),
     ],
@@ -191,7 +197,7 @@ _counters = st.tuples(st.integers(0, 10**6), st.floats(0, 1e6), st.floats(0, 1e6
 @given(st.lists(st.lists(_counters, max_size=12), max_size=4))
 def test_whatever_counters_do_nothing_is_below_zero(told: list[list[tuple[int, float, float, int]]]) -> None:
     history = [
-        [Reading(at, 1, 4, 0, lag, handled, busy, cpu) for at, (handled, busy, cpu, lag) in enumerate(each)]
+        [Reading(at, 1, 1, 4, 0, lag, handled, busy, cpu) for at, (handled, busy, cpu, lag) in enumerate(each)]
         for each in told
     ]
     found = measure(12, len(told), history)
@@ -210,7 +216,7 @@ def simulate(arrivals: Sequence[int], cost: float, bounds: Bounds, pace: Pace) -
     for second, came in enumerate(arrivals):
         done = min(lag + came, int(workers / cost))
         lag, handled, busy = lag + came - done, handled + done, busy + done * cost
-        readings.append(Reading(second, MANY, 1, workers if done else 0, lag, handled, busy, 0.0))
+        readings.append(Reading(second, MANY, MANY, 1, workers if done else 0, lag, handled, busy, 0.0))
         samples.append(measure(second, workers, [readings]))
         workers = decide(samples, bounds, pace).wanted
         counts.append(workers)

@@ -32,9 +32,10 @@ class Load(BaseModel):
     """What a worker has to do, and how it copes; what is counted begins anew when it starts."""
 
     partitions: int = Field(0, description="tenants, or parts of them, that it has, each once a service")
+    behind: int = Field(0, description="those of which something waits")
     slots: int = Field(0, description="handlers that it can run at once")
     running: int = Field(0, description="handlers that run now")
-    lag: int = Field(0, description="events that wait, as far as it knows")
+    lag: int = Field(0, description="events that wait, as far as it knows, without what is paused")
     handled: int = Field(0, description="events that it has handled")
     busy_seconds: float = Field(0.0, description="how long handlers ran, all together")
     cpu_seconds: float = Field(0.0, description="processor time of its process")

@@ -51,6 +51,8 @@ class Reading(NamedTuple):
 
     at: float
     partitions: int = 0
+    behind: int | None = None
+    """Partitions of which something waits."""
     slots: int = 1
     running: int = 0
     lag: int = 0
@@ -79,6 +81,7 @@ class Sample(NamedTuple):
     workers: int
     lag: int = 0
     partitions: int = 0
+    behind: int = 0
     running: int = 0
     events_per_second: float = 0.0
     """Handled."""
@@ -111,6 +114,7 @@ def measure(at: float, workers: int, history: Iterable[Sequence[Reading]]) -> Sa
         workers,
         lag=sum(readings[-1].lag for readings in told),
         partitions=sum(readings[-1].partitions for readings in told),
+        behind=sum(_behind(readings[-1]) for readings in told),
         running=sum(readings[-1].running for readings in told),
         events_per_second=sum(tally.handled / tally.seconds for tally in tallies if tally.seconds),
         arrivals_per_second=sum(max(tally.came, 0) / tally.settled for tally in tallies if tally.settled),
@@ -169,14 +173,19 @@ def decide(samples: Sequence[Sample], bounds: Bounds, pace: Pace | None = None) 
     return Decision(bounds.clamp(wanted), newest.workers, newest.lag, newest.events_per_second, cost)
 
 
+def _behind(reading: Reading) -> int:
+    return reading.partitions if reading.behind is None else reading.behind
+
+
 def _need(sample: Sample, cost: float | None, pace: Pace) -> int:
+    # A partition is one worker's: no more workers can help with what waits of it, and with all of them.
     if cost is None:
         # Nobody knows yet what an event costs. If none is being handled, more workers would not help.
-        need = sample.workers + 1 if sample.lag and sample.running else 0
+        need = min(sample.workers + 1, sample.behind) if sample.running else 0
     else:
-        busy = cost * (sample.lag / pace.drain_seconds + sample.arrivals_per_second / UTILISATION)
-        need = math.ceil(busy - _ALMOST_NOTHING)
-    # A partition is one worker's: more workers than that would have nothing to do.
+        catching_up = min(cost * sample.lag / pace.drain_seconds, sample.behind)
+        keeping_up = cost * sample.arrivals_per_second / UTILISATION
+        need = math.ceil(catching_up + keeping_up - _ALMOST_NOTHING)
     return min(need, max(sample.partitions, 1))
 
 

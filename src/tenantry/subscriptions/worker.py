@@ -150,11 +150,14 @@ class Worker:
     def load(self) -> dict[str, Any]:
         """What it has to do, and how it copes."""
         holdings = self.holdings.values()
+        # What is paused waits for no worker.
+        lags = [holding.lag for holding in holdings if holding.is_flowing]
         return {
             "partitions": len(holdings),
+            "behind": sum(lag > 0 for lag in lags),
             "slots": self._slots,
             "running": sum(len(holding.running) for holding in holdings),
-            "lag": sum(holding.lag for holding in holdings),
+            "lag": sum(lags),
             "handled": sum(holding.handled for holding in holdings),
             "busy_seconds": round(sum(holding.busy_seconds for holding in holdings), 3),
             "cpu_seconds": round(time.process_time(), 3),
