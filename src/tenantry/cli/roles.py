@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tenantry.api.app import build_app
 from tenantry.api.server import ApiServer
 from tenantry.api.tokens import Tokens
 from tenantry.application import Tenantry
-from tenantry.cli.pipeline_process import pipelines_folder
+from tenantry.cli.role_process import pipelines_folder
 from tenantry.cli.session import administration_of
+from tenantry.cli.worker_process import WorkerProcess
 from tenantry.config import Settings
 from tenantry.embedded.platform import EmbeddedPlatform
 from tenantry.nats.connections import Broker
@@ -18,14 +21,19 @@ from tenantry.outbox.upkeep import Upkeep
 from tenantry.postgres.migrations import ensure_schema
 from tenantry.postgres.pool import Pool, open_pool
 from tenantry.service import Deferred, Gate, Held, Service, forever
+from tenantry.subscriptions.fleet import Fleet
+from tenantry.subscriptions.posted_jobs import PostedJobs
 from tenantry.subscriptions.push_delivery import Deliverer
 from tenantry.subscriptions.push_endpoints import PushEndpoints
+from tenantry.subscriptions.roll_reader import RollReader
+from tenantry.subscriptions.scaling import Bounds, Pace
 from tenantry.subscriptions.worker import Limits, Worker
 from tenantry.tenants.account_folder import Account
 from tenantry.tenants.accounts_directory import AccountsDirectory, Consume
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.reconciler import Reconciler
 from tenantry.tenants.roster import Roster
+from tenantry.tenants.tenant import Status
 
 
 class Roles:
@@ -75,6 +83,10 @@ class Roles:
     def worker(self, application: Tenantry | None) -> list[Service]:
         """Events are handed to the application's subscribers, in this process."""
         return [Deferred("worker", lambda: self._make_worker(application))]
+
+    def fleet(self, application: Tenantry | None, bounds: Bounds, pace: Pace, *, with_dedicated: bool) -> list[Service]:
+        """The same in other processes, as many as are needed."""
+        return [Deferred("fleet", lambda: self._make_fleet(application, bounds, pace, with_dedicated))]
 
     @property
     def roster(self) -> Roster:
@@ -131,6 +143,24 @@ class Roles:
             ),
             accounts=self._make_accounts if settings.accounts_directory or settings.accounts else None,
         )
+
+    def _make_fleet(self, application: Tenantry | None, bounds: Bounds, pace: Pace, with_dedicated: bool) -> Fleet:
+        tenants = self.tenants.value
+
+        def spawn(flags: Sequence[str]) -> WorkerProcess:
+            return WorkerProcess(self._platform, flags)
+
+        jobs = PostedJobs(
+            tenants.pool,
+            application.name if application else "",
+            spawn,
+            dedicated=self._dedicated_tenants if with_dedicated else None,
+        )
+        reader = RollReader(tenants.lanes.app, self._platform.broker)
+        return Fleet(bounds, spawn=spawn, reader=reader, jobs=jobs, pace=pace)
+
+    def _dedicated_tenants(self) -> list[str]:
+        return [each.id for each in self.roster if each.limits.dedicated and each.status == Status.ACTIVE]
 
     def _make_maintenance(self) -> Service:
         from tenantry.pipelines.lake import Lake

@@ -30,6 +30,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Those that it is there for; none: all."""
     plans: frozenset[str] = frozenset()
     """The plans that it is there for; none: all."""
+    host: str = ""
+    pid: int = 0
     is_leaving: bool = False
     """It hands over what it has, and takes nothing more."""
     load: dict[str, Any] = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +38,7 @@ from tenantry.tenants.accounts_directory import AccountsDirectory, Consume
 from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.roster import Roster
 
+HOST: Final = socket.gethostname()
 LOOK_SECONDS: Final = 0.5
 ATTEND_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 0.5
@@ -175,11 +178,14 @@ class Worker:
         """What it has to do, and how it copes."""
         holdings = self.holdings.values()
         tally = sum((holding.tally for holding in holdings), start=self._keeper.past)
+        # What is paused waits for no worker.
+        lags = [holding.lag for holding in holdings if holding.is_flowing]
         return {
             "partitions": len(holdings),
-            "slots": self._limits.slots,
+            "behind": sum(lag > 0 for lag in lags),
+            "slots": self._slots,
             "running": sum(len(holding.running) for holding in holdings),
-            "lag": sum(holding.lag for holding in holdings),
+            "lag": sum(lags),
             "handled": tally.handled,
             "failed": tally.failed,
             "busy_seconds": round(tally.busy_seconds, 3),
@@ -193,6 +199,8 @@ class Worker:
             services=self._capabilities,
             tenants=self._tenants,
             plans=self._plans,
+            host=HOST,
+            pid=os.getpid(),
             is_leaving=self._is_leaving,
             load=self.load(),
         )
@@ -209,6 +217,12 @@ class Worker:
                 await self._pushing.attend()
             except DATABASE_AWAY as problem:
                 AWAY.emit(error=problem)
+
+    @property
+    def _slots(self) -> int:
+        """How many handlers can run at once, of those that there are."""
+        kinds = {subscriber.is_async for subscriber in self._subscribers.values()}
+        return sum(self._limits.slots if is_async else self._limits.threads for is_async in kinds)
 
     async def _follow_roll(self) -> None:
         while True:
