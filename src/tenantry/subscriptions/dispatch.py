@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from math import ceil
+from math import floor
 from typing import Any, Final, Protocol
 
 from tenantry.service import end
@@ -168,11 +168,13 @@ class Dispatch:
                 waiting.rotate(-1)
         if not in_debt:
             return None
-        # Nobody has credit now: as many rounds as it takes until somebody has.
-        rounds = max(0, min(ceil(-tenant.credit / tenant.works[0].weight) for tenant in in_debt))
-        for tenant in in_debt:
-            tenant.credit += (rounds + 1) * tenant.works[0].weight if tenant.credit <= 0 else 0
-        chosen = next(tenant for tenant in in_debt if tenant.credit > 0)
+        chosen = max(in_debt, key=lambda tenant: tenant.credit > 0)
+        if chosen.credit <= 0:
+            # All have had more than their share: as many rounds as it takes until somebody may again.
+            rounds = min(floor(-tenant.credit / tenant.works[0].weight) + 1 for tenant in in_debt)
+            for tenant in in_debt:
+                tenant.credit += rounds * tenant.works[0].weight
+            chosen = max(in_debt, key=lambda tenant: tenant.credit > 0)
         while waiting[0] is not chosen:
             waiting.rotate(-1)
         return chosen
