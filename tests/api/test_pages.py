@@ -54,7 +54,7 @@ async def test_the_page_on_ingest_does_what_it_says(start_api: StartApi, tmp_pat
 
 def test_the_reference_lists_every_scope() -> None:
     page = (DOCS / "reference" / "access.md").read_text()
-    rows = re.findall(r"^\| `([\w:*]+)` \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w:*-]+)` \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
     assert {scope: meaning for scope, meaning, _ in rows} == SCOPES
     assert {scope for scope, _, bound in rows if bound == "its own"} == TENANT_SCOPES
     assert all(f"{family}256" in page for family in ("RS", "PS", "ES"))

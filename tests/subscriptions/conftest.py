@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tenantry.tenants.administration import Administration
+from tenantry.tenants.spec import TenantSpec
+from tests.subscriptions.letters import Letters
 from tests.subscriptions.receiver import Receiver, receiving
 from tests.subscriptions.working import Working
 
@@ -20,3 +22,13 @@ async def receiver() -> AsyncIterator[Receiver]:
 @pytest.fixture
 def working(administration: Administration) -> Working:
     return Working(administration)
+
+
+@pytest.fixture
+async def letters(administration: Administration) -> Letters:
+    """Of two tenants and a service."""
+    for tenant in ("acme", "globex"):
+        await administration.put(TenantSpec(id=tenant, tier="pooled"), "test")
+    letters = Letters(str(administration.pool.conninfo))
+    letters.serve("invoices")
+    return letters

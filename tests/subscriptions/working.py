@@ -21,7 +21,7 @@ from tenantry.tenants.roster import Roster
 from tenantry.tenants.spec import TenantSpec
 
 NO_LIMIT = {"publish_rate": 1_000_000, "publish_burst": 1_000_000, "storage": -1}
-PATIENCE = 60.0
+PATIENCE = 30.0
 
 Numbers = dict[str, list[int]]
 

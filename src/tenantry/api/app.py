@@ -14,6 +14,7 @@ from tenantry.api import (
     audit,
     channels,
     credentials,
+    dead_letters,
     drift,
     endpoints,
     health,
@@ -23,6 +24,8 @@ from tenantry.api import (
     plans,
     projections,
     schemas,
+    subscription_jobs,
+    subscriptions,
     tenants,
 )
 from tenantry.api.access import Doorkeeper
@@ -41,14 +44,17 @@ from tenantry.ingest.intake import Intake, open_intake
 from tenantry.ingest.publishers import Publishers
 from tenantry.pipelines.documents import Documents
 from tenantry.postgres.pool import Pool
+from tenantry.subscriptions.dead_letter_desk import DeadLetterDesk
+from tenantry.subscriptions.job_desk import SubscriptionJobDesk
 from tenantry.subscriptions.push_endpoints import PushEndpoints
+from tenantry.subscriptions.subscription_desk import SubscriptionDesk
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.api_keys import ApiKeys
 from tenantry.tenants.roster import Roster
 
 DESCRIPTION = """\
 Tenants of a Tenantry platform, their channels, credentials and plans, their events, the endpoints that these are
-pushed to, and the documents made of them.
+pushed to, the documents made of them, and the services that handle them.
 
 Every error is a problem document (RFC 9457). What belongs to a tenant that the caller may not see is answered as if it
 did not exist. 202 says that a change is recorded and completed by itself.
@@ -103,6 +109,9 @@ def build_app(
     app.state.moves = background
     app.state.endpoints = PushEndpoints.from_settings(settings, administration)
     app.state.documents = Documents(administration.pool)
+    app.state.subscriptions = SubscriptionDesk(administration)
+    app.state.subscription_jobs = SubscriptionJobDesk(administration)
+    app.state.dead_letters = DeadLetterDesk(administration)
     app.state.checks = Checks(administration)
     app.state.hook = ProvisioningHook.from_settings(settings, Deliveries(str(administration.pool.conninfo)))
     for router in _ROUTERS:
@@ -121,6 +130,9 @@ _ROUTERS = (
     schemas.router,
     endpoints.router,
     projections.router,
+    subscriptions.router,
+    subscription_jobs.router,
+    dead_letters.router,
     plans.router,
     keys.router,
     audit.router,

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field, JsonValue
 
 from tenantry.api.access import GuardedRoute, Tenants, allow
-from tenantry.api.parameters import TENANT_PATTERN, Limit
+from tenantry.api.parameters import Limit, TenantFilter
 from tenantry.api.problems import describe_problems
 from tenantry.application import LONGEST_KEY, NAME_PATTERN
 from tenantry.errors import TenantInvalid, TenantNotFound
@@ -20,10 +20,6 @@ from tenantry.tenants.principal import Principal
 Reader = Annotated[Principal, allow("documents:read")]
 ProjectionName = Annotated[
     str, Path(pattern=f"^{NAME_PATTERN}$", description="the projection", examples=["customer-totals"])
-]
-TenantName = Annotated[
-    str | None,
-    Query(pattern=TENANT_PATTERN, description="whose; a key or token of one tenant need not say", examples=["acme"]),
 ]
 
 UNCHANGED: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "It is still the one that was named."}}
@@ -76,7 +72,7 @@ async def list_documents(
     documents: DocumentStore,
     caller: Reader,
     projection: ProjectionName,
-    tenant: TenantName = None,
+    tenant: TenantFilter = None,
     after: Annotated[str | None, Query(max_length=LONGEST_KEY, description="the id after which to go on")] = None,
     limit: Limit = 100,
 ) -> Response:
@@ -97,7 +93,7 @@ async def get_document(
     caller: Reader,
     projection: ProjectionName,
     document_id: Annotated[str, Path(min_length=1, max_length=LONGEST_KEY, description="the document's key")],
-    tenant: TenantName = None,
+    tenant: TenantFilter = None,
     if_none_match: Annotated[str | None, Header(description="an `ETag`: 304 if that is still the document")] = None,
 ) -> Response:
     """Read a document."""

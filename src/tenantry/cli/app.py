@@ -116,7 +116,28 @@ app.command(pipeline)
 projection = App(name="projection", group=EVENTS, help="Projections: the documents that are made of events.")
 projection.command("tenantry.cli.projection:rebuild", help="Make documents anew from all events, then serve those.")
 app.command(projection)
-app.command("tenantry.cli.replay:replay", group=EVENTS, help="Fill a tenant's tables again from its events.")
+app.command(
+    "tenantry.cli.replay:replay",
+    group=EVENTS,
+    help="Give a service a tenant's events again, or fill the tenant's tables again from them.",
+)
+
+subscription = App(name="subscription", group=EVENTS, help="Services that handle events, their redrives and replays.")
+subscription.command("tenantry.cli.subscription:list_subscriptions", name="list", help="List the services.")
+subscription.command("tenantry.cli.subscription:show", help="Show a service, and for whom it is paused.")
+subscription.command("tenantry.cli.subscription:delete", help="Forget a service and how far it is. Asks first.")
+subscription.command("tenantry.cli.subscription:jobs", help="List redrives and replays, the newest first.")
+subscription.command("tenantry.cli.subscription:cancel", help="Cancel a redrive or a replay.")
+app.command(subscription)
+app.command("tenantry.cli.lag:lag", group=EVENTS, help="Show how far services are behind with each tenant's events.")
+app.command("tenantry.cli.pause:pause", group=EVENTS, help="Stop a service from handling a tenant's events.")
+app.command("tenantry.cli.pause:resume", group=EVENTS, help="Let a paused service go on with a tenant's events.")
+dlq = App(name="dlq", group=EVENTS, help="Dead letters: events that could not be handled.")
+dlq.command("tenantry.cli.dead_letter:list_letters", name="list", help="List them, the newest first.")
+dlq.command("tenantry.cli.dead_letter:show", help="Show one whole: reason, traceback, headers, payload.")
+dlq.command("tenantry.cli.dead_letter_acts:redrive", help="Have them handled again, in order. Asks first.")
+dlq.command("tenantry.cli.dead_letter_acts:discard", help="Do away with them for good. Asks first.")
+app.command(dlq)
 
 audit = App(name="audit", group=INSPECT, help="The audit log: who did what to which tenant, sealed.")
 audit.command("tenantry.cli.audit:list_entries", name="list", help="List what was done, the newest first.")

@@ -1,4 +1,4 @@
-"""Waiting for a job that the pipeline process does: a bar, and Ctrl-C to cancel it."""
+"""Waiting for jobs that other processes do: a bar for each, and Ctrl-C to cancel them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -16,42 +18,116 @@ from tenantry.cli.options import Options
 from tenantry.cli.output import note, print_json, progress, say
 from tenantry.cli.session import actor, administer
 from tenantry.errors import TenantConflict
-from tenantry.pipelines.job_desk import Job, JobDesk
 from tenantry.tenants.administration import Administration
 
 LOOK_SECONDS: Final = 0.2
 NOBODY_AFTER: Final = 10.0
 
 
-def do_job(options: Options, ask: Callable[[JobDesk], Awaitable[Job]], *, detach: bool, json: bool) -> None:
+class Job(Protocol):
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def done(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def total(self) -> int | None: ...
+    @property
+    def problem(self) -> str: ...
+    @property
+    def asked_at(self) -> datetime: ...
+    @property
+    def updated_at(self) -> datetime: ...
+    @property
+    def is_waiting(self) -> bool: ...
+    @property
+    def has_ended(self) -> bool: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+ItsJob = TypeVar("ItsJob", bound=Job, covariant=True)
+
+
+class Desk(Protocol[ItsJob]):
+    """Where jobs are asked for, looked at and cancelled."""
+
+    @property
+    def listing(self) -> str:
+        """The command that lists them."""
+
+    @property
+    def nobody(self) -> str:
+        """What to say if nobody begins."""
+
+    async def get(self, id: str) -> ItsJob: ...
+
+    async def cancel(self, id: str, actor: str) -> ItsJob: ...
+
+
+AnyDesk = TypeVar("AnyDesk", bound=Desk[Any])
+
+
+def do_job(
+    options: Options,
+    open_desk: Callable[[Administration], AnyDesk],
+    ask: Callable[[AnyDesk], Awaitable[Job]],
+    *,
+    detach: bool,
+    json: bool,
+) -> None:
     """Ask for a job and wait for its end, unless `detach`. Exit status 1 if it fails or is cancelled."""
 
-    async def act(administration: Administration) -> Job:
-        desk = JobDesk(administration)
-        job = await ask(desk)
-        return job if detach else await wait_for_end(desk, job)
+    async def act(administration: Administration) -> tuple[Job, str]:
+        desk = open_desk(administration)
+        if detach:
+            return await ask(desk), desk.listing
+        interrupted = watch_for_interrupt()
+        return await wait_for_end(desk, await ask(desk), interrupted), desk.listing
 
-    job = administer(options, act)
+    job, listing = administer(options, act)
     if json:
         print_json(describe(job))
-    elif detach:
-        say(f"Job {job.id} is asked for; `tenantry pipeline jobs` shows how far it is")
-    elif job.state == "done":
-        say(f"{_title(job)}: done, {job.done:,} sequences in {_seconds(job):.1f} s")
-    elif job.state == "cancelled":
-        note(f"{_title(job)}: cancelled after {job.done:,} of {job.total or 0:,} sequences")
-    if job.state == "failed":
-        sys.exit(f"tenantry: {_title(job)} failed: {job.problem}")
-    if job.state == "cancelled":
-        sys.exit(1)
+    else:
+        tell(job, listing)
+    exit_by([job])
 
 
-def describe(job: Job) -> dict[str, Any]:
+def describe(job: Any) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.to_builtins(job)
     return document
 
 
-async def wait_for_end(desk: JobDesk, job: Job) -> Job:
+def tell(job: Job, listing: str) -> None:
+    """What has become of it."""
+    if not job.has_ended:
+        say(f"Job {job.id} is asked for; `{listing}` shows how far it is")
+    elif job.state == "done":
+        failed = f"; {job.failed:,} failed again, the last one with {job.problem}" if job.failed else ""
+        say(f"{job.title}: done, {job.done:,} {job.unit} in {_seconds(job):.1f} s{failed}")
+    elif job.state == "cancelled":
+        note(f"{job.title}: cancelled after {job.done + job.failed:,} of {job.total or 0:,} {job.unit}")
+
+
+def exit_by(jobs: Sequence[Job]) -> None:
+    """With a status that says whether all went well."""
+    for job in jobs:
+        if job.state == "failed":
+            sys.exit(f"tenantry: {job.title} failed: {job.problem}")
+    if any(job.state == "cancelled" or job.failed for job in jobs):
+        sys.exit(1)
+
+
+def watch_for_interrupt() -> asyncio.Event:
+    """Set by Ctrl-C, which from now on ends nothing by itself, but for the second one."""
     interrupted = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -61,30 +137,43 @@ async def wait_for_end(desk: JobDesk, job: Job) -> Job:
         interrupted.set()
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
+    return interrupted
+
+
+async def wait_for_end(desk: Desk[AnyJob], job: AnyJob, interrupted: asyncio.Event | None = None) -> AnyJob:
+    return (await wait_for_ends(desk, [job], interrupted))[0]
+
+
+async def wait_for_ends(
+    desk: Desk[AnyJob], jobs: Sequence[AnyJob], interrupted: asyncio.Event | None = None
+) -> list[AnyJob]:
+    """`interrupted`: what `watch_for_interrupt` gave before the jobs were asked for."""
+    interrupted = interrupted or watch_for_interrupt()
+    found = list(jobs)
     asked, is_told, is_cancelling = time.monotonic(), False, False
     with progress() as bars:
-        bar = bars.add_task(_title(job), total=None)
-        while not job.has_ended:
+        tasks = [bars.add_task(job.title, total=job.total) for job in found]
+        while not all(job.has_ended for job in found):
             if interrupted.is_set() and not is_cancelling:
                 is_cancelling = True
-                note("Cancelling; it ends after the chunk that is under way.")
-                with suppress(TenantConflict):
-                    # It may have ended just now.
-                    job = await desk.cancel(str(job.id), actor())
-            if job.state == "waiting" and not is_told and time.monotonic() - asked > NOBODY_AFTER:
+                note("Cancelling; what is under way is finished.")
+                found = [await _cancel(desk, job) for job in found]
+            if any(job.is_waiting for job in found) and not is_told and time.monotonic() - asked > NOBODY_AFTER:
                 is_told = True
-                note(
-                    "No pipeline process has taken the job yet: `tenantry serve pipeline` or `tenantry up` starts one, "
-                    "unless another job is under way (`tenantry pipeline jobs`). It goes on waiting."
-                )
+                note(f"{desk.nobody} It goes on waiting.")
             await asyncio.sleep(LOOK_SECONDS)
-            job = await desk.get(str(job.id))
-            bars.update(bar, completed=job.done, total=job.total)
+            found = [job if job.has_ended else await desk.get(str(job.id)) for job in found]
+            for task, job in zip(tasks, found, strict=True):
+                bars.update(task, completed=job.done + job.failed, total=job.total)
+    return found
+
+
+async def _cancel(desk: Desk[AnyJob], job: AnyJob) -> AnyJob:
+    if not job.has_ended:
+        # It may have ended just now.
+        with suppress(TenantConflict):
+            return await desk.cancel(str(job.id), actor())
     return job
-
-
-def _title(job: Job) -> str:
-    return f"{job.kind} of {job.pipeline}" + (f" for {job.tenant_id}" if job.tenant_id else "")
 
 
 def _seconds(job: Job) -> float:

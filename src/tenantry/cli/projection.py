@@ -5,6 +5,7 @@ from __future__ import annotations
 from tenantry.cli.job_waiting import do_job
 from tenantry.cli.options import DEFAULT, Options
 from tenantry.cli.session import actor
+from tenantry.pipelines.job_desk import JobDesk
 
 
 def rebuild(
@@ -31,4 +32,4 @@ def rebuild(
     json
         Print one JSON document.
     """
-    do_job(options, lambda desk: desk.ask("rebuild", name, tenant, actor()), detach=detach, json=json)
+    do_job(options, JobDesk, lambda desk: desk.ask("rebuild", name, tenant, actor()), detach=detach, json=json)

@@ -115,7 +115,7 @@ class Feed(KeptLink):
 
     @property
     def is_used(self) -> bool:
-        return bool(self._takers)
+        return bool(self._numbers or self._asked)
 
     async def close(self) -> None:
         self._watching.cancel()

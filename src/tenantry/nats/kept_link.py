@@ -43,6 +43,7 @@ class KeptLink(Listener):
 
     async def close(self) -> None:
         await end([self._keeping])
+        self._has_tried()
         if self._link is not None:
             self._link.abort("the connection was closed")
             self._link = None

@@ -37,8 +37,31 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def has_ended(self) -> bool:
         return self.state in ("cancelled", "done", "failed")
 
+    @property
+    def is_waiting(self) -> bool:
+        return self.state == "waiting"
+
+    @property
+    def failed(self) -> int:
+        """It fails as a whole, or not at all."""
+        return 0
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} of {self.pipeline}" + (f" for {self.tenant_id}" if self.tenant_id else "")
+
+    @property
+    def unit(self) -> str:
+        return "sequences"
+
 
 class JobDesk:
+    listing = "tenantry pipeline jobs"
+    nobody = (
+        "No pipeline process has taken the job yet: `tenantry serve pipeline` or `tenantry up` starts one, unless "
+        "another job is under way (`tenantry pipeline jobs`)."
+    )
+
     def __init__(self, administration: Administration) -> None:
         self._administration = administration
         self._pool = administration.pool

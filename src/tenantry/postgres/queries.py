@@ -2,20 +2,25 @@
 
 migrations = SqlFolder("tenantry.postgres")
 rows = await migrations.fetch_all(connection, "applied_migrations")
+
+What several queries begin with has a file of its own, and `{{its_name}}` in another one stands for it, in parentheses.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow, dict_row
 
 Connection = AsyncConnection[Any]
 Parameters = Mapping[str, Any] | None
+
+_OTHER_FILE: Final = re.compile(r"\{\{(\w+)\}\}")
 
 
 class SqlFolder:
@@ -45,4 +50,5 @@ class SqlFolder:
 
 @lru_cache
 def _read(package: str, name: str) -> str:
-    return (files(package) / "sql" / f"{name}.sql").read_text()
+    text = (files(package) / "sql" / f"{name}.sql").read_text()
+    return _OTHER_FILE.sub(lambda found: f"(\n{_read(package, found[1])})", text)

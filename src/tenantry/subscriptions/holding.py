@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tenantry.application import Subscriber
 from tenantry.errors import BrokerError
-from tenantry.nats.jetstream import JetStream
 from tenantry.subscriptions.dead_letters import Blocked, DeadLetter, DeadLetters, Death
 from tenantry.subscriptions.intake import Intake
 from tenantry.subscriptions.parcel import Parcel, Source
@@ -40,8 +41,6 @@ class Holding:
         self.fence = fence
         self.weight = weight
         self.intake: Intake | None = None
-        self.jetstream: JetStream | None = None
-        """Of the account that its lane is in."""
         self.redriving = Redriving(letters, offer=self._offer_own, settled=self._letter_settled)
         self.replays: list[Intake] = []
         self.parked: dict[str, int] = {}
@@ -86,22 +85,25 @@ class Holding:
 
     async def _change_flow(self) -> None:
         async with self._flowing:
-            intake, jetstream = self.intake, self.jetstream
-            if intake is None or jetstream is None:
+            intake = self.intake
+            if intake is None:
                 return
             try:
                 if self.is_flowing:
-                    await intake.resume(jetstream)
+                    await intake.resume()
                 else:
                     await intake.hush()
             except BrokerError as problem:
                 # It is looked at again every now and then.
                 self.problem = str(problem)
 
-    @property
-    def is_astray(self) -> bool:
-        """Whether it does something else than it is to do."""
-        return self.intake is not None and self.is_flowing == self.intake.is_hushed and not self._changing
+    def keep(self, moment: float) -> None:
+        """What has to be done again and again."""
+        for intake in (self.intake, *self.replays):
+            if intake is not None:
+                intake.keep(moment)
+        if self.intake is not None and self.is_flowing == self.intake.is_hushed and not self._changing:
+            self.change_flow()
 
     @property
     def lag(self) -> int:
@@ -143,6 +145,20 @@ class Holding:
 
     async def until_idle(self) -> None:
         await self._idle.wait()
+
+    @asynccontextmanager
+    async def standing_still(self) -> AsyncIterator[None]:
+        """Nothing is taken in or handled meanwhile."""
+        was_paused, self.is_paused = self.is_paused, True
+        try:
+            async with self._flowing:
+                if self.intake is not None:
+                    await self.intake.hush()
+                await self.until_idle()
+                yield
+        finally:
+            self.is_paused = was_paused
+            self.change_flow()
 
     # -- what becomes of events -------------------------------------------------------------------------------------
 

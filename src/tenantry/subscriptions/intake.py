@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PULL_SECONDS: Final = 30.0
 LATE_SECONDS: Final = 5.0
 """After that a pull that should have ended is taken for lost."""
+FIRST_RETRY_SECONDS: Final = 0.05
+LONGEST_RETRY_SECONDS: Final = 2.0
 MOST_PULLED: Final = 256
 MOST_BYTES: Final = 8 << 20
 MOST_REMEMBERED: Final = 4096
@@ -29,12 +31,12 @@ _GONE: Final = ("Consumer Deleted", "Consumer is push based", "No Responders")
 class Intake:
     """A source, and a taker."""
 
-    is_replay = False
     may_retry = True
 
     def __init__(
         self,
         feed: Feed,
+        jetstream: JetStream,
         stream: str,
         consumer: str,
         *,
@@ -49,8 +51,12 @@ class Intake:
         self.consumer = consumer
         self.pending = 0
         """How many the consumer has yet to hand out, as far as was last said."""
-        self.until: int | None = None
-        """The last sequence that is wanted; none: there is no end."""
+        self.reached = 0
+        """The highest sequence that was handled."""
+        self.is_replay = False
+        self._until: int | None = None
+        self._is_past = False
+        self.jetstream = jetstream
         self._feed = feed
         self._ack_wait = ack_wait
         self._in_order = in_order
@@ -70,10 +76,32 @@ class Intake:
         self._average = 1024.0
         self._is_open = False
         self._is_hushed = False
+        self._recovering: asyncio.Task[None] | None = None
+
+    def beside(self, consumer: str, until: int) -> Intake:
+        """Another one for the same work, of what there is up to a sequence."""
+        intake = Intake(
+            self._feed,
+            self.jetstream,
+            self.stream,
+            consumer,
+            ack_wait=self._ack_wait,
+            in_order=self._in_order,
+            is_current=self._is_current,
+            offer=self._offer,
+            bury=self._bury,
+            gone=lambda: None,
+        )
+        intake.is_replay = True
+        intake._until = until
+        return intake
 
     @property
-    def in_hand(self) -> int:
-        return len(self._held)
+    def is_exhausted(self) -> bool:
+        """Whether all that it is for has been dealt with."""
+        if self._held or self._put_off:
+            return False
+        return self._is_past or not self.pending
 
     @property
     def waiting(self) -> int:
@@ -96,7 +124,7 @@ class Intake:
 
     def open(self, state: Config) -> None:
         """Begin, with a consumer that is in this state."""
-        self.pending = int(state.get("num_pending", 0))
+        self.pending = int(state.get("num_pending", 0)) + int(state.get("num_ack_pending", 0))
         self._is_open = True
         self._is_hushed = False
         self._feed.attach(self)
@@ -110,10 +138,10 @@ class Intake:
             await self._feed.hush(self)
             self._return_ready()
 
-    async def resume(self, jetstream: JetStream) -> None:
+    async def resume(self) -> None:
         """Take in again, beginning with what is still open."""
         if self._is_open and self._is_hushed:
-            state = await self.reclaim(jetstream, all_of_it=False)
+            state = await self.reclaim()
             self.pending = int(state.get("num_pending", 0))
             self._is_hushed = False
             self._wanted = 0
@@ -126,6 +154,8 @@ class Intake:
 
     def close(self) -> None:
         """Let go of everything, without a word."""
+        if self._recovering is not None:
+            self._recovering.cancel()
         if self._is_open:
             self._is_open = False
             self._feed.detach(self)
@@ -133,29 +163,29 @@ class Intake:
         self._held.clear()
         self._put_off.clear()
 
-    async def reclaim(self, jetstream: JetStream, *, all_of_it: bool) -> Config:
-        """Get back what the consumer has handed out to somebody who is gone, at once instead of when its patience ends.
+    async def reclaim(self, *, from_another: bool = False) -> Config:
+        """Get back what the consumer has handed out and nobody has, at once instead of when its patience ends.
 
-        `all_of_it`: also what waits before it is tried again. The consumer's state, as it was.
+        `from_another`: from a worker that is gone, and whatever it asked for. The consumer's state, as it was.
         """
-        state = await jetstream.consumer(self.stream, self.consumer)
+        state = await self.jetstream.consumer(self.stream, self.consumer)
         if state is None:
             raise BrokerError(f"there is no consumer {self.consumer} on stream {self.stream}")
         delivered, floor = state["delivered"], state["ack_floor"]
-        if all_of_it and state.get("num_waiting") and self._in_order:
+        if from_another and state.get("num_waiting") and self._in_order:
             # Somebody who is counted as gone still asks for more: that is forgotten with all else.
-            return await jetstream.reset_consumer(self.stream, self.consumer)
+            return await self.jetstream.reset_consumer(self.stream, self.consumer)
         if state["num_ack_pending"]:
             last = int(delivered["stream_seq"])
             for sequence in range(max(int(floor["stream_seq"]) + 1, last - MOST_RECLAIMED), last + 1):
-                if sequence not in self._held and (all_of_it or sequence not in self._put_off):
+                if sequence not in self._held:
                     reply = f"$JS.ACK.{self.stream}.{self.consumer}.1.{sequence}.{delivered['consumer_seq']}.0.0"
                     self._feed.say(reply.encode(), b"-NAK")
         return state
 
     def pull(self) -> None:
         """Ask for more if there is room for it."""
-        if not self._is_open or self._is_hushed:
+        if not self._is_open or self._is_hushed or not self._feed.is_up:
             return
         room = max(1, min(MOST_PULLED, int(MOST_BYTES / self._average)))
         if self._wanted <= room // 2 and (len(self._held) < room or self._in_order):
@@ -191,6 +221,9 @@ class Intake:
         if (held := self._held.get(sequence)) is not None:
             held.message = message
             return None
+        if self._until is not None and sequence > self._until:
+            self._is_past = True
+            return None
         self._put_off.discard(sequence)
         self._average += (len(message.payload) - self._average) / 16
         parcel = Parcel(message, self, self._loop.time())
@@ -215,7 +248,19 @@ class Intake:
         self._wanted = 0
 
     def restored(self) -> None:
-        self.pull()
+        """What was on its way is lost, and the server may not know any more what was to wait, and how long."""
+        self._wanted = 0
+        self._recovering = asyncio.create_task(self._recover(), name=f"recovery of {self.consumer}")
+
+    async def _recover(self) -> None:
+        pause = FIRST_RETRY_SECONDS
+        while self._is_open and self._feed.is_up:
+            try:
+                await self.reclaim()
+                return self.pull()
+            except BrokerError:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_RETRY_SECONDS)
 
     # -- what became of a parcel ------------------------------------------------------------------------------------
 
@@ -229,6 +274,7 @@ class Intake:
     def done(self, parcel: Parcel) -> None:
         if self._let_go(parcel):
             self._done[parcel.sequence] = None
+            self.reached = max(self.reached, parcel.sequence)
             if len(self._done) > MOST_REMEMBERED:
                 del self._done[next(iter(self._done))]
             self._feed.acknowledge(parcel.message.reply)

@@ -50,6 +50,11 @@ ANSWER_SECONDS: Final = 2.0
 _WRONG_SEQUENCE: Final = 10071
 
 
+def hint_subject(namespace: str) -> str:
+    """What is published there is no more than a nudge: what is asked of workers is in the database."""
+    return f"{namespace}.hints.workers"
+
+
 class Claim(NamedTuple):
     worker: str
     """Empty: it was released."""
@@ -60,6 +65,9 @@ class Roll:
     def __init__(self, namespace: str, broker: Broker, replicas: int, me: Callable[[], Member]) -> None:
         self.changed = asyncio.Event()
         """Somebody came or went, claimed or released."""
+        self.nudged = asyncio.Event()
+        """Somebody wants all workers to look at what is asked of them."""
+        self._hints = hint_subject(namespace)
         self._prefix = f"{namespace}.workers"
         self._broker = broker
         self._replicas = replicas
@@ -108,6 +116,7 @@ class Roll:
         self._stack.push_async_callback(self.feed.close)
         await _ensure_stream(JetStream(self.feed), f"{self._prefix}.>", self._replicas)
         client = await self._stack.enter_async_context(connect(self._broker, "tenantry-roll-reader"))
+        await client.subscribe(self._hints, cb=self._hear)
         info = await JetStream(self.feed).stream(STREAM)
         assert info is not None
         self._read_until = int(info["state"]["last_seq"])
@@ -223,6 +232,9 @@ class Roll:
             JOINED.emit(worker=id)
         if before is None or msgspec.structs.replace(before, load=member.load) != member:
             self.changed.set()
+
+    async def _hear(self, _: object) -> None:
+        self.nudged.set()
 
     async def _beat(self) -> None:
         while True:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
 
 from tenantry.errors import BrokerError, TenantConflict
 from tenantry.nats import claims
@@ -18,11 +21,10 @@ from tenantry.nats.keys import Key
 class Backbone:
     """What is open for as long as tenants are looked after."""
 
-    def __init__(
-        self, broker: Broker, platform: JetStream, accounts: AccountServer | None, operator: Key | None
-    ) -> None:
+    def __init__(self, broker: Broker, client: Client, accounts: AccountServer | None, operator: Key | None) -> None:
         self.broker = broker
-        self.platform = platform
+        self.platform = JetStream(client)
+        self._client = client
         self._accounts = accounts
         self._operator = operator
 
@@ -30,12 +32,12 @@ class Backbone:
     @asynccontextmanager
     async def open(cls, broker: Broker, authority: Authority | None) -> AsyncIterator[Backbone]:
         async with AsyncExitStack() as stack:
-            platform = JetStream(await stack.enter_async_context(connect(broker, "tenantry-control")))
+            client = await stack.enter_async_context(connect(broker, "tenantry-control"))
             accounts = None
             if authority:
                 system = await stack.enter_async_context(connect(authority.system, "tenantry-accounts"))
                 accounts = AccountServer(system, authority.operator)
-            yield cls(broker, platform, accounts, authority.operator if authority else None)
+            yield cls(broker, client, accounts, authority.operator if authority else None)
 
     @property
     def has_accounts(self) -> bool:
@@ -67,6 +69,11 @@ class Backbone:
             return
         async with connect(broker, "tenantry-control") as client:
             yield JetStream(client)
+
+    async def hint(self, subject: str) -> None:
+        """An empty message in the platform's account, for whoever listens. Nothing may depend on it: it may be lost."""
+        with suppress(nats.errors.Error, OSError):
+            await self._client.publish(subject)
 
     async def establish_exports(self, exports: list[dict[str, Any]]) -> None:
         """Make the platform's account offer what tenants' accounts import, and leave all else of it as it is."""

@@ -21,6 +21,10 @@ SCOPES: Final = {
     "endpoints:read": "see the endpoints that a tenant's events are pushed to",
     "endpoints:write": "create, change, rotate and delete endpoints, and see their secrets",
     "documents:read": "read the documents that projections keep of a tenant",
+    "subscriptions:read": "see the services that handle events, how far they are, and their redrives and replays",
+    "subscriptions:write": "pause and resume services for a tenant, give them events again, and cancel that",
+    "dead-letters:read": "see the events that could not be handled, with their payloads",
+    "dead-letters:write": "have events that could not be handled handled again, and discard them",
     "plans:read": "see plans",
     "plans:write": "create, change and delete plans",
     "keys:write": "see, create and revoke API keys, with no more scopes than one has",
@@ -38,6 +42,9 @@ TENANT_SCOPES: Final = frozenset(
         "endpoints:read",
         "endpoints:write",
         "documents:read",
+        "subscriptions:read",
+        "dead-letters:read",
+        "dead-letters:write",
     }
 )
 """What somebody who is bound to a tenant can do at all, and then to that tenant only."""

@@ -1,0 +1,215 @@
+"""Events that are handled once more: beside the live ones, through a consumer of their own, or by moving back.
+
+How far it is, and how far it goes, is on record for each part of a tenant's events: whoever takes over goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from psycopg.types.json import Jsonb
+
+from tenantry.errors import BrokerError, JetStreamRefused
+from tenantry.nats.jetstream import Config, JetStream
+from tenantry.postgres.pool import Pool
+from tenantry.postgres.queries import SqlFolder
+from tenantry.subscriptions.durables import ensure_durable
+from tenantry.subscriptions.holding import Holding
+from tenantry.subscriptions.intake import Intake
+from tenantry.subscriptions.spreading import Partition
+from tenantry.telemetry import signal
+
+FAILED = signal(
+    "subscriptions.replay_failed",
+    "A replay cannot go on; it is tried again.",
+    "tenant",
+    "service",
+    "reason",
+    level="warning",
+)
+
+_NOT_THAT_FAR_BACK: Final = 10204
+
+_sql = SqlFolder("tenantry.subscriptions")
+
+
+class Span(msgspec.Struct, omit_defaults=True):
+    """Part of a replay, of one part of the events."""
+
+    first: int = 0
+    until: int = 0
+    """The last sequence that is wanted."""
+    at: int = 0
+    """The last sequence that is done."""
+    is_begun: bool = False
+    is_over: bool = False
+
+
+class Job(msgspec.Struct):
+    id: UUID
+    kind: str
+    service: str
+    tenant_id: str
+    request: dict[str, Any]
+    state: str
+    parts: int
+    progress: dict[str, Span]
+
+
+class Replays:
+    """Those of the partitions that a worker holds."""
+
+    def __init__(self, holdings: Mapping[Partition, Holding], pool: Pool) -> None:
+        self._holdings = holdings
+        self._pool = pool
+        self._running: dict[tuple[UUID, Partition], Intake] = {}
+
+    async def attend(self) -> None:
+        async with self._pool.connection() as connection:
+            rows = await _sql.fetch_all(
+                connection, "open_replays", {"services": list({each.service for each in self._holdings})}
+            )
+        for row in rows:
+            job = msgspec.convert(row, Job)
+            for part in range(job.parts):
+                holding = self._holdings.get(Partition(job.service, job.tenant_id, part))
+                span = job.progress.get(str(part)) or Span()
+                if holding is None or holding.intake is None or holding.is_closing or span.is_over:
+                    continue
+                try:
+                    await self._advance(job, holding, holding.intake, span)
+                except BrokerError as problem:
+                    FAILED.emit(tenant=job.tenant_id, service=job.service, reason=str(problem))
+                    continue
+                await self._record(job, part, span)
+
+    def drop(self, holding: Holding) -> None:
+        """It is not ours any more: whoever has it goes on."""
+        for key in [key for key in self._running if key[1] == holding.partition]:
+            self._running.pop(key).close()
+        holding.replays.clear()
+
+    async def _advance(self, job: Job, holding: Holding, live: Intake, span: Span) -> None:
+        if not span.first:
+            await self._measure(job, live, span)
+        if job.kind == "rewind":
+            await self._rewind(job, holding, live, span)
+        else:
+            await self._replay(job, holding, live, span)
+
+    async def _measure(self, job: Job, live: Intake, span: Span) -> None:
+        """From where to where: up to where the service was, unless an end was named."""
+        jetstream, stream = live.jetstream, live.stream
+        state = await jetstream.consumer(stream, live.consumer)
+        if state is None:
+            raise BrokerError(f"there is no consumer {live.consumer} on stream {stream}")
+        span.until = int(state["ack_floor"]["stream_seq"])
+        if job.request.get("to"):
+            end = await jetstream.sequence_at(stream, datetime.fromisoformat(job.request["to"]))
+            span.until = min(span.until, end - 1) if end else span.until
+        if job.request.get("from"):
+            begin = await jetstream.sequence_at(stream, datetime.fromisoformat(job.request["from"]))
+            # Nothing has been stored since then.
+            span.first = begin or span.until + 1
+        else:
+            span.first = int(job.request["from_sequence"])
+        span.at = span.first - 1
+
+    async def _replay(self, job: Job, holding: Holding, live: Intake, span: Span) -> None:
+        key = (job.id, holding.partition)
+        intake = self._running.get(key)
+        name = holding.lane.consumer_name(f"{job.service}~{job.id.hex[:12]}~{holding.partition.part}")
+        if job.state == "cancelling" or span.first > span.until:
+            span.is_over = True
+        elif intake is None:
+            intake = await _open(live, name, span)
+            self._running[key] = intake
+            holding.replays.append(intake)
+        else:
+            span.at = max(span.at, min(intake.reached, span.until))
+            span.is_over = intake.is_exhausted
+        if span.is_over:
+            if intake is not None:
+                await intake.hush()
+                await holding.until_idle()
+                intake.close()
+                self._running.pop(key, None)
+                if intake in holding.replays:
+                    holding.replays.remove(intake)
+            span.at = span.at if job.state == "cancelling" else max(span.at, span.until)
+            await live.jetstream.delete_consumer(live.stream, name)
+
+    async def _rewind(self, job: Job, holding: Holding, live: Intake, span: Span) -> None:
+        """Moved back, events come again as live ones; it is over when the service is where it was."""
+        if job.state == "cancelling":
+            if span.is_begun:
+                await self._reset(holding, live, span.until + 1)
+            span.is_over = True
+        elif not span.is_begun:
+            if span.first <= span.until:
+                await self._reset(holding, live, span.first)
+            span.is_begun = True
+        else:
+            state = await live.jetstream.consumer(live.stream, live.consumer)
+            if state is not None:
+                span.at = max(span.at, min(int(state["ack_floor"]["stream_seq"]), span.until))
+        if span.at >= span.until:
+            span.is_over = True
+
+    async def _reset(self, holding: Holding, live: Intake, sequence: int) -> None:
+        async with holding.standing_still():
+            await _move_consumer(live.jetstream, live.stream, live.consumer, sequence)
+            live.handled.clear()
+
+    async def _record(self, job: Job, part: int, span: Span) -> None:
+        said = {
+            "id": job.id,
+            "part": str(part),
+            "span": Jsonb(msgspec.to_builtins(span)),
+            "parts": job.parts,
+        }
+        async with self._pool.connection() as connection, connection.transaction():
+            await _sql.execute(connection, "record_span", said)
+            await _sql.execute(connection, "sum_spans", said)
+
+
+async def _open(live: Intake, name: str, span: Span) -> Intake:
+    found = await live.jetstream.consumer(live.stream, live.consumer)
+    if found is None:
+        raise BrokerError(f"there is no consumer {live.consumer} on stream {live.stream}")
+    config: Config = dict(found["config"])
+    config.pop("opt_start_time", None)
+    config |= {
+        "name": name,
+        "durable_name": name,
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": max(span.first, 1),
+    }
+    state, is_new = await ensure_durable(live.jetstream, live.stream, config)
+    intake = live.beside(name, span.until)
+    if not is_new:
+        state = await intake.reclaim(from_another=True)
+    intake.open(state)
+    return intake
+
+
+async def _move_consumer(jetstream: JetStream, stream: str, consumer: str, sequence: int) -> None:
+    try:
+        await jetstream.reset_consumer(stream, consumer, sequence)
+    except JetStreamRefused as refused:
+        if refused.err_code != _NOT_THAT_FAR_BACK:
+            raise
+        # It began later than that, as it does after a move: only another one can begin before.
+        found = await jetstream.consumer(stream, consumer)
+        if found is None:
+            raise
+        config: Config = dict(found["config"])
+        config.pop("opt_start_time", None)
+        await jetstream.delete_consumer(stream, consumer)
+        await jetstream.create_consumer(
+            stream, config | {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
+        )

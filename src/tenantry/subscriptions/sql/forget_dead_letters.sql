@@ -1,0 +1,1 @@
+delete from tenantry.dead_letters where service = %(service)s

@@ -1,0 +1,1 @@
+delete from tenantry.subscriptions where service = %(service)s

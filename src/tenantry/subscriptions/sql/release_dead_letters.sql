@@ -1,0 +1,1 @@
+update tenantry.dead_letters set job = null where job = %(id)s
