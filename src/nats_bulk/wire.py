@@ -111,11 +111,13 @@ class Parser:
     """Turns the byte stream into operations; how the stream was split into reads makes no difference.
 
     With an `inbox`, acknowledgements to it come as `Acknowledgements`, messages of a stream as `StoredMessages`, and
-    those of consumers as `ConsumedMessages`; an unusual one comes as a `Delivery`.
+    those of consumers as `ConsumedMessages`; an unusual one comes as a `Delivery`. Who does not read streams can have
+    theirs as `Delivery`, too.
     """
 
-    def __init__(self, inbox: str = "") -> None:
-        self._runs = _Runs(_AcknowledgementRun(inbox), _StoredRun(inbox), _ConsumedRun()) if inbox else None
+    def __init__(self, inbox: str = "", *, reads_streams: bool = True) -> None:
+        stored = _StoredRun(inbox) if reads_streams else None
+        self._runs = _Runs(_AcknowledgementRun(inbox), stored, _ConsumedRun()) if inbox else None
         self._chunks: list[bytes] = []
         self._held = 0
         self._needed = 0
@@ -236,13 +238,14 @@ class _ConsumedRun:
 
 class _Runs(NamedTuple):
     acknowledgements: _AcknowledgementRun
-    stored: _StoredRun
+    stored: _StoredRun | None
     consumed: _ConsumedRun
 
     def parse(self, buffer: bytes, position: int, kind: int) -> tuple[Operation, int] | None:
         """The run that begins here, if one does."""
         if kind == _HMSG:
-            return self.consumed.parse(buffer, position) or self.stored.parse(buffer, position)
+            consumed = self.consumed.parse(buffer, position)
+            return consumed or (self.stored.parse(buffer, position) if self.stored else None)
         if kind == _MSG:
             return self.consumed.parse(buffer, position) or self.acknowledgements.parse(buffer, position)
         return None

@@ -10,6 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tenantry.application import Context, Event, Tenantry
+from tenantry.subscriptions.worker import Limits
 from tests.subscriptions.working import Seen, Working, until
 
 
@@ -50,6 +51,11 @@ async def test_a_replay_goes_beside_the_live_events(working: Working, order: Any
     async with working.worker(app):
         await until(lambda: live.count == 50)
         job = await ask(working, "replay", from_sequence=11)
+
+        async def has_begun() -> bool:
+            return (await state_of(working, job))[2] == 40
+
+        await until(has_begun)
         await working.publish("acme", 20)
         await until_state(working, job, "done")
         await until(lambda: live.count == 70)
@@ -81,33 +87,33 @@ async def test_a_rewind_moves_the_live_position_back(working: Working) -> None:
 async def test_a_replay_survives_its_worker_and_can_be_cancelled(working: Working) -> None:
     await working.tenant("acme")
     await working.publish("acme", 100)
-    app, seen, gate = Tenantry("shop"), Seen(), asyncio.Event()
+    app, seen, permits = Tenantry("shop"), Seen(), asyncio.Semaphore(10)
 
     @app.subscriber("orders")
     async def handle(event: Event[int], context: Context) -> None:
-        if context.is_replay and event.data > 10:
-            await gate.wait()
+        if context.is_replay:
+            await permits.acquire()
         seen.add(event, context)
 
-    async with working.worker(app, id="first"):
+    hasty = Limits(drain_seconds=0.1)
+    async with working.worker(app, id="first", limits=hasty):
         await until(lambda: seen.count == 100)
         job = await ask(working, "replay", from_sequence=1)
         await until(lambda: seen.count == 110)
-        gate.set()
-        await until(lambda: seen.count > 115)
-        gate.clear()
-    gate.clear()
-    before = seen.count
-    assert before < 200
-    async with working.worker(app, id="second"):
-        gate.set()
-        await until(lambda: seen.count >= before + 3)
-        gate.clear()
+    async with working.worker(app, id="second", limits=hasty):
+        for _ in range(10):
+            permits.release()
+        await until(lambda: seen.count == 120)
         await working.rows("update tenantry.subscription_jobs set state = 'cancelling' where id = %s returning 1", job)
-        gate.set()
-        await until_state(working, job, "cancelled")
-    replayed = list(dict.fromkeys(seen.numbers["acme"][100:]))
-    assert replayed == list(range(1, len(replayed) + 1))
+
+        async def is_cancelled() -> bool:
+            # What has begun may end; the rest does not begin.
+            permits.release()
+            return (await state_of(working, job))[0] == "cancelled"
+
+        await until(is_cancelled)
+    assert seen.numbers["acme"][100:] == list(range(1, len(seen.numbers["acme"]) - 99))
+    assert (await state_of(working, job))[2] == 100
 
 
 async def test_a_replay_from_a_time_begins_there(working: Working) -> None:

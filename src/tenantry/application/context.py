@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tenantry.application.event import Event
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Remember = Callable[[Any, "Context", str], Any]
 
@@ -73,7 +75,7 @@ class Context:
     @property
     def stored_at(self) -> datetime:
         """When the stream stored it."""
-        return datetime.fromtimestamp(self._stored_at / 1e9, UTC)
+        return _EPOCH + timedelta(microseconds=self._stored_at // 1000)
 
     def once(self, connection: Any, event: Event[Any] | None = None) -> Any:
         """Whether this subscriber has never handled the event before, as far as the connection's database knows.

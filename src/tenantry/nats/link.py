@@ -66,7 +66,7 @@ class Link(asyncio.Protocol):
         self.heard_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._server = server
-        self._parser = Parser(self.inbox)
+        self._parser = Parser(self.inbox, reads_streams=False)
         self._transport: asyncio.Transport | None = None
         self._listener: Listener | None = None
         self._info: asyncio.Future[dict[str, Any]] = self._loop.create_future()
@@ -137,7 +137,7 @@ class Link(asyncio.Protocol):
 
     async def _start_tls(self, context: ssl.SSLContext) -> None:
         assert self._transport is not None
-        self._parser = Parser(self.inbox)
+        self._parser = Parser(self.inbox, reads_streams=False)
         try:
             secured = await self._loop.start_tls(
                 self._transport, self, context, server_hostname=self._server.tls_name or self._server.host

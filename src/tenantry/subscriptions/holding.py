@@ -143,6 +143,12 @@ class Holding:
         live = [self.intake] if self.intake else []
         return [*live, self.redriving, *self.replays] if self.replays or self.redriving.waiting else [*live]
 
+    async def hush(self) -> None:
+        """Take in nothing more; what has not been begun goes back."""
+        for intake in (self.intake, *self.replays):
+            if intake is not None:
+                await intake.hush()
+
     async def until_idle(self) -> None:
         await self._idle.wait()
 

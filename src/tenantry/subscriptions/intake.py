@@ -77,6 +77,7 @@ class Intake:
         self._is_open = False
         self._is_hushed = False
         self._recovering: asyncio.Task[None] | None = None
+        self._emptied = asyncio.Event()
 
     def beside(self, consumer: str, until: int) -> Intake:
         """Another one for the same work, of what there is up to a sequence."""
@@ -151,6 +152,12 @@ class Intake:
     @property
     def is_hushed(self) -> bool:
         return self._is_hushed
+
+    async def until_empty(self) -> None:
+        """Until what is being handled has ended."""
+        while self._held:
+            self._emptied.clear()
+            await self._emptied.wait()
 
     def close(self) -> None:
         """Let go of everything, without a word."""
@@ -302,7 +309,10 @@ class Intake:
 
     def _let_go(self, parcel: Parcel) -> bool:
         """Whether anything may be said of it: not by somebody who may have been replaced."""
-        return self._held.pop(parcel.sequence, None) is not None and self._is_current()
+        found = self._held.pop(parcel.sequence, None)
+        if not self._held:
+            self._emptied.set()
+        return found is not None and self._is_current()
 
     def _return_ready(self) -> None:
         while self._ready:

@@ -210,8 +210,7 @@ class Keeper:
     async def _move(self, holding: Holding, wanted: Wanted) -> None:
         """The lane is elsewhere by now: what runs ends, and then it goes on there."""
         holding.is_closing = True
-        if holding.intake is not None:
-            await holding.intake.hush()
+        await holding.hush()
         await self._until_idle(holding)
         is_same = holding.uid == wanted.tenant.uid
         before = self._close_intake(holding)
@@ -301,8 +300,7 @@ class Keeper:
     async def _release(self, holding: Holding) -> None:
         began = time.monotonic()
         holding.is_closing = True
-        if holding.intake is not None:
-            await holding.intake.hush()
+        await holding.hush()
         await self._until_idle(holding)
         await self._forget(holding)
         with suppress(BrokerError):

@@ -5,6 +5,7 @@ How far it is, and how far it goes, is on record for each part of a tenant's eve
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -20,6 +21,7 @@ from tenantry.postgres.queries import SqlFolder
 from tenantry.subscriptions.durables import ensure_durable
 from tenantry.subscriptions.holding import Holding
 from tenantry.subscriptions.intake import Intake
+from tenantry.subscriptions.keeper import DATABASE_AWAY
 from tenantry.subscriptions.spreading import Partition
 from tenantry.telemetry import signal
 
@@ -67,6 +69,7 @@ class Replays:
         self._holdings = holdings
         self._pool = pool
         self._running: dict[tuple[UUID, Partition], Intake] = {}
+        self._steps: dict[tuple[UUID, Partition], asyncio.Task[None]] = {}
 
     async def attend(self) -> None:
         async with self._pool.connection() as connection:
@@ -78,17 +81,26 @@ class Replays:
             for part in range(job.parts):
                 holding = self._holdings.get(Partition(job.service, job.tenant_id, part))
                 span = job.progress.get(str(part)) or Span()
-                if holding is None or holding.intake is None or holding.is_closing or span.is_over:
+                if holding is None or span.is_over or (job.id, holding.partition) in self._steps:
                     continue
-                try:
-                    await self._advance(job, holding, holding.intake, span)
-                except BrokerError as problem:
-                    FAILED.emit(tenant=job.tenant_id, service=job.service, reason=str(problem))
-                    continue
-                await self._record(job, part, span)
+                # One that has to wait for a handler must not keep others waiting.
+                key = (job.id, holding.partition)
+                step = self._steps[key] = asyncio.create_task(self._step(job, holding, span), name="replay")
+                step.add_done_callback(lambda _, key=key: self._steps.pop(key, None))  # type: ignore[misc]
+
+    async def _step(self, job: Job, holding: Holding, span: Span) -> None:
+        if holding.intake is None or holding.is_closing:
+            return
+        try:
+            await self._advance(job, holding, holding.intake, span)
+            await self._record(job, holding.partition.part, span)
+        except (BrokerError, *DATABASE_AWAY) as problem:
+            FAILED.emit(tenant=job.tenant_id, service=job.service, reason=str(problem))
 
     def drop(self, holding: Holding) -> None:
         """It is not ours any more: whoever has it goes on."""
+        for key in [key for key in self._steps if key[1] == holding.partition]:
+            self._steps[key].cancel()
         for key in [key for key in self._running if key[1] == holding.partition]:
             self._running.pop(key).close()
         holding.replays.clear()
@@ -123,25 +135,29 @@ class Replays:
         key = (job.id, holding.partition)
         intake = self._running.get(key)
         name = holding.lane.consumer_name(f"{job.service}~{job.id.hex[:12]}~{holding.partition.part}")
-        if job.state == "cancelling" or span.first > span.until:
-            span.is_over = True
-        elif intake is None:
-            intake = await _open(live, name, span)
-            self._running[key] = intake
-            holding.replays.append(intake)
-        else:
+        is_over = job.state == "cancelling" or span.first > span.until
+        if intake is not None:
             span.at = max(span.at, min(intake.reached, span.until))
-            span.is_over = intake.is_exhausted
-        if span.is_over:
-            if intake is not None:
+            if is_over:
                 await intake.hush()
-                await holding.until_idle()
-                intake.close()
-                self._running.pop(key, None)
-                if intake in holding.replays:
-                    holding.replays.remove(intake)
-            span.at = span.at if job.state == "cancelling" else max(span.at, span.until)
-            await live.jetstream.delete_consumer(live.stream, name)
+                await intake.until_empty()
+            elif not intake.is_exhausted:
+                return
+            self._close(key, holding, intake)
+        elif not is_over:
+            intake = self._running[key] = await _open(live, name, span)
+            holding.replays.append(intake)
+            return
+        await live.jetstream.delete_consumer(live.stream, name)
+        span.is_over = True
+        if job.state != "cancelling":
+            span.at = max(span.at, span.until)
+
+    def _close(self, key: tuple[UUID, Partition], holding: Holding, intake: Intake) -> None:
+        self._running.pop(key, None)
+        intake.close()
+        if intake in holding.replays:
+            holding.replays.remove(intake)
 
     async def _rewind(self, job: Job, holding: Holding, live: Intake, span: Span) -> None:
         """Moved back, events come again as live ones; it is over when the service is where it was."""
