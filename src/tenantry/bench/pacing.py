@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Final
 from uuid import uuid4
@@ -27,27 +27,24 @@ def publish_paced(connection: Connection, lanes: Sequence[Lane], phase: str, rat
     while (passed := time.perf_counter() - began) < seconds:
         due = int(passed * rate) - sent
         # Each is stamped as the connection takes it.
-        nats_bulk.publish(connection, (paced_message(next(turns), phase) for _ in range(due))).raise_for_errors()
+        nats_bulk.publish(connection, (_message(next(turns), phase) for _ in range(due))).raise_for_errors()
         sent += due
         time.sleep(max(0.0, TICK_SECONDS - (time.perf_counter() - began - passed)))
     return sent / (time.perf_counter() - began)
 
 
 def publish_slow(connection: Connection, lane: Lane, phase: str, count: int, until: float) -> None:
-    """A backlog of events whose handler is slow."""
-    nats_bulk.publish(connection, _slow_messages(lane, phase, count, until)).raise_for_errors()
+    """A backlog of events whose handler is slow until then."""
+    nats_bulk.publish(connection, (_message(lane, phase, until) for _ in range(count))).raise_for_errors()
 
 
-def _slow_messages(lane: Lane, phase: str, count: int, until: float) -> Iterator[Message]:
-    return (paced_message(lane, phase, until) for _ in range(count))
-
-
-def paced_message(lane: Lane, phase: str, slow_until: float = 0.0) -> Message:
+def _message(lane: Lane, phase: str, slow_until: float = 0.0) -> Message:
+    id = uuid4().hex
     event = {
         "specversion": "1.0",
-        "id": uuid4().hex,
+        "id": id,
         "source": "/bench",
         "type": "order.created",
         "data": Paced(phase, time.time_ns(), slow_until),
     }
-    return Message(f"{lane.prefix}.order.created", _encode(event), event["id"])  # type: ignore[arg-type]
+    return Message(f"{lane.prefix}.order.created", _encode(event), id)
