@@ -11,7 +11,7 @@ async def book(event: Event, context: Context) -> None:
     print(f"{event.tenant}: {event.type} {event.data['total']}")
 
 
-@app.subscriber("mails", types=["order.created"], order="parallel", retries=10, timeout=30)
+@app.subscriber("mails", types=["order.created"], order="parallel", retries=10)
 def send_mail(event: Event, context: Context) -> None:
     """A plain function may block: it runs in a thread."""
     print(f"{event.tenant}: thank you for order {event.data['order']}")

@@ -174,3 +174,46 @@ async def test_a_killed_workers_tenants_are_handled_by_others_within_seconds(
         print(f"handled by the other after {seconds:.2f} s")
         # Five are promised, and four is when it is certain that a worker is gone; a busy machine gets some more.
         assert seconds < 10
+
+
+async def test_a_worker_that_was_frozen_comes_too_late(own_nats: OwnServer, database: str, tmp_path: Path) -> None:
+    async with burning(own_nats, database) as (working, place):
+        tenants = await working.tenants(12)
+        place.failing = 0.0
+        arsonist = Arsonist(place, tmp_path)
+        arsonist.light(2)
+        try:
+            last = 0
+
+            async def both_have_worked() -> bool:
+                nonlocal last
+                last += 1
+                await publish_surely(working.administration, tenants, last, 1)
+                return await working.rows("select count(distinct worker) from completed") == [(2,)]
+
+            await until(both_have_worked)
+            frozen = arsonist.processes[0]
+            frozen.send_signal(signal.SIGSTOP)
+            try:
+                await publish_surely(working.administration, tenants, last + 1, 10)
+
+                async def has_been_replaced() -> bool:
+                    # Not for all tenants: what it has begun in the database nobody can do before that has ended.
+                    question = "select max(number) from completed group by tenant having count(distinct worker) > 1"
+                    return (last + 10,) in await working.rows(question)
+
+                await until(has_been_replaced)
+            finally:
+                frozen.send_signal(signal.SIGCONT)
+            await publish_surely(working.administration, tenants, last + 11, 5)
+
+            async def all_done() -> bool:
+                return await working.rows("select count(*) from effects") == [(12 * (last + 15),)]
+
+            await until(all_done)
+        finally:
+            arsonist.put_out()
+        expected = {tenant: list(range(1, last + 16)) for tenant in tenants}
+        assert await read_by_tenant(working, "effects") == expected
+        for tenant, numbers in (await read_by_tenant(working, "completed")).items():
+            assert list(dict.fromkeys(numbers)) == expected[tenant], tenant

@@ -129,8 +129,8 @@ class Seen:
         return len(self.contexts)
 
 
-def document(tenant: str, number: int, type: str = "order.created", **attributes: Any) -> bytes:
-    event = {"specversion": "1.0", "id": f"{tenant}-{number}", "source": "/test", "type": type, "data": number}
+def document(source: str, number: int, type: str = "order.created", **attributes: Any) -> bytes:
+    event = {"specversion": "1.0", "id": f"{source}-{number}", "source": "/test", "type": type, "data": number}
     return json.dumps(event | attributes).encode()
 
 

@@ -27,6 +27,8 @@ from tenantry.api import (
     subscription_jobs,
     subscriptions,
     tenants,
+    worker_jobs,
+    workers,
 )
 from tenantry.api.access import Doorkeeper
 from tenantry.api.callers import Callers
@@ -48,13 +50,15 @@ from tenantry.subscriptions.dead_letter_desk import DeadLetterDesk
 from tenantry.subscriptions.job_desk import SubscriptionJobDesk
 from tenantry.subscriptions.push_endpoints import PushEndpoints
 from tenantry.subscriptions.subscription_desk import SubscriptionDesk
+from tenantry.subscriptions.worker_jobs import WorkerJobs
+from tenantry.subscriptions.worker_watch import WorkerWatch
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.api_keys import ApiKeys
 from tenantry.tenants.roster import Roster
 
 DESCRIPTION = """\
 Tenants of a Tenantry platform, their channels, credentials and plans, their events, the endpoints that these are
-pushed to, the documents made of them, and the services that handle them.
+pushed to, the documents made of them, and the services and workers that handle them.
 
 Every error is a problem document (RFC 9457). What belongs to a tenant that the caller may not see is answered as if it
 did not exist. 202 says that a change is recorded and completed by itself.
@@ -74,6 +78,7 @@ def build_app(
     if it is not the platform's."""
     background = BackgroundMoves(administration)
     doorkeeper = Doorkeeper(keys, tokens)
+    watch = WorkerWatch(administration.lanes.app, administration.lanes.platform)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -87,6 +92,7 @@ def build_app(
         ) as app.state.intake:
             yield
             await background.close()
+            await watch.close()
 
     def intake() -> Intake:
         opened: Intake = app.state.intake
@@ -112,6 +118,8 @@ def build_app(
     app.state.subscriptions = SubscriptionDesk(administration)
     app.state.subscription_jobs = SubscriptionJobDesk(administration)
     app.state.dead_letters = DeadLetterDesk(administration)
+    app.state.workers = watch
+    app.state.worker_jobs = WorkerJobs(administration)
     app.state.checks = Checks(administration)
     app.state.hook = ProvisioningHook.from_settings(settings, Deliveries(str(administration.pool.conninfo)))
     for router in _ROUTERS:
@@ -133,6 +141,8 @@ _ROUTERS = (
     subscriptions.router,
     subscription_jobs.router,
     dead_letters.router,
+    workers.router,
+    worker_jobs.router,
     plans.router,
     keys.router,
     audit.router,

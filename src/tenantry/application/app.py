@@ -32,6 +32,7 @@ _Handle = TypeVar("_Handle", bound=Callable[[Any, Any], Any])
 
 RESERVED_SERVICES: Final = ("accounts", "pipelines", "push")
 """Under these names dead letters of our own are kept."""
+RESERVED_PREFIX: Final = "push-"
 
 
 class Tenantry:
@@ -191,7 +192,7 @@ class Tenantry:
         what = f"subscriber {name!r}"
         if not matches(NAME, name):
             raise ApplicationInvalid(f"expected the name of {what} to match {NAME_PATTERN}")
-        if name in RESERVED_SERVICES:
+        if name in RESERVED_SERVICES or name.startswith(RESERVED_PREFIX):
             raise ApplicationInvalid(f"{what} has a name that Tenantry itself uses; choose another")
         if name in self.subscribers:
             raise ApplicationInvalid(f"{what} has a name that is taken, by another of {self.name}; choose another")

@@ -26,6 +26,7 @@ class Context:
         "fence",
         "is_replay",
         "part",
+        "payload",
         "sequence",
         "service",
         "subject",
@@ -48,6 +49,7 @@ class Context:
         fence: int = 0,
         is_replay: bool = False,
         event_id: str = "",
+        payload: bytes = b"",
         remember: Remember | None = None,
     ) -> None:
         self.service = service
@@ -68,9 +70,19 @@ class Context:
         """Grows with each worker that takes over this tenant: what a store has seen a higher one for, it can refuse."""
         self.is_replay = is_replay
         """Whether it is handled once more because somebody asked for it."""
+        self.payload = payload
+        """The event as it is stored; of a batch, the last one."""
         self._stored_at = stored_at
         self._event_id = event_id
         self._remember = remember
+
+    def of_service(self, service: str) -> Context:
+        """The same for another subscriber."""
+        other = Context.__new__(Context)
+        for name in Context.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.service = service
+        return other
 
     @property
     def stored_at(self) -> datetime:

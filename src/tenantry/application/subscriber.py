@@ -76,6 +76,10 @@ class Subscriber:
         """How many events of a tenant may be handed out and not yet done."""
         return self.batch if self.is_fifo else max(self.max_in_flight, self.batch)
 
+    def in_flight_of(self, most: int) -> int:
+        """The same, of a tenant that may have no more than that."""
+        return self.in_flight if self.is_fifo else min(self.in_flight, most)
+
 
 def declare_subscriber(
     function: Callable[[Any, Any], Any],
@@ -110,6 +114,10 @@ def declare_subscriber(
     _require_number(what, "ack_wait", ack_wait, 1.0, 86_400)
     if timeout is not None:
         _require_number(what, "timeout", timeout, 0.001, 86_400)
+        if not _is_async(function):
+            raise ApplicationInvalid(
+                f"{what} has a timeout and is a plain function, which nothing can end: write async def, or leave it out"
+            )
     if order == "parallel" and after_last_retry != "skip":
         raise ApplicationInvalid(
             f"{what} has after_last_retry={after_last_retry!r}, which is about what follows a dead letter, and "

@@ -106,6 +106,12 @@ table.command("tenantry.cli.table:maintain", help="Compact tables now, and remov
 app.command(table)
 app.command("tenantry.cli.usage:usage", group=EVENTS, help="Show what pipelines did for tenants: events, bytes, time.")
 
+worker = App(name="worker", group=EVENTS, help="Workers: who is there, how they cope, and some for one tenant alone.")
+worker.command("tenantry.cli.worker:list_workers", name="list", help="List the workers, and the jobs of tenants.")
+worker.command("tenantry.cli.worker:start", help="Start workers for one tenant alone, in a fleet that runs.")
+worker.command("tenantry.cli.worker:stop", help="Stop the workers of a job.")
+app.command(worker)
+
 pipeline = App(name="pipeline", group=EVENTS, help="Pipelines: how far they are, parked lanes, replays and rebuilds.")
 pipeline.command("tenantry.cli.pipeline:list_pipelines", name="list", help="List the pipelines, and what is parked.")
 pipeline.command("tenantry.cli.pipeline:show", help="Show how far a pipeline is on each lane, and why it is parked.")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tenantry.api.app import build_app
 from tenantry.api.server import ApiServer
 from tenantry.api.tokens import Tokens
 from tenantry.application import Tenantry
-from tenantry.cli.pipeline_process import pipelines_folder
+from tenantry.cli.role_process import pipelines_folder
 from tenantry.cli.session import administration_of
+from tenantry.cli.worker_process import WorkerProcess
 from tenantry.config import Settings
 from tenantry.embedded.platform import EmbeddedPlatform
 from tenantry.nats.connections import Broker
@@ -18,12 +21,19 @@ from tenantry.outbox.upkeep import Upkeep
 from tenantry.postgres.migrations import ensure_schema
 from tenantry.postgres.pool import Pool, open_pool
 from tenantry.service import Deferred, Gate, Held, Service, forever
+from tenantry.subscriptions.fleet import Fleet
+from tenantry.subscriptions.posted_jobs import PostedJobs
+from tenantry.subscriptions.push_delivery import Deliverer
+from tenantry.subscriptions.push_endpoints import PushEndpoints
+from tenantry.subscriptions.roll_reader import RollReader
+from tenantry.subscriptions.scaling import Bounds, Pace
 from tenantry.subscriptions.worker import Limits, Worker
 from tenantry.tenants.account_folder import Account
-from tenantry.tenants.accounts_directory import AccountsDirectory
+from tenantry.tenants.accounts_directory import AccountsDirectory, Consume
 from tenantry.tenants.administration import Administration
 from tenantry.tenants.reconciler import Reconciler
 from tenantry.tenants.roster import Roster
+from tenantry.tenants.tenant import Status
 
 
 class Roles:
@@ -74,6 +84,10 @@ class Roles:
         """Events are handed to the application's subscribers, in this process."""
         return [Deferred("worker", lambda: self._make_worker(application))]
 
+    def fleet(self, application: Tenantry | None, bounds: Bounds, pace: Pace, *, with_dedicated: bool) -> list[Service]:
+        """The same in other processes, as many as are needed."""
+        return [Deferred("fleet", lambda: self._make_fleet(application, bounds, pace, with_dedicated))]
+
     @property
     def roster(self) -> Roster:
         assert self._roster is not None
@@ -86,7 +100,12 @@ class Roles:
 
     def _make_upkeep(self) -> Upkeep:
         settings = self._settings
-        return Upkeep(self._outbox_url, keep=settings.outbox_keep, stall_seconds=settings.outbox_stall_seconds)
+        return Upkeep(
+            self._outbox_url,
+            keep=settings.outbox_keep,
+            stall_seconds=settings.outbox_stall_seconds,
+            once_keep=settings.once_keep,
+        )
 
     def _make_relay(self) -> RelayService:
         return RelayService(self._outbox_url, self.roster, self.tenants.value.lanes, self._settings)
@@ -118,7 +137,30 @@ class Roles:
             tenants=frozenset(settings.worker_tenants),
             plans=frozenset(settings.worker_plans),
             limits=Limits(settings.worker_slots, settings.worker_threads, settings.worker_drain_seconds),
+            push=lambda: (
+                PushEndpoints.from_settings(settings, tenants),
+                Deliverer.from_settings(settings, tenants.keyring),
+            ),
+            accounts=self._make_accounts if settings.accounts_directory or settings.accounts else None,
         )
+
+    def _make_fleet(self, application: Tenantry | None, bounds: Bounds, pace: Pace, with_dedicated: bool) -> Fleet:
+        tenants = self.tenants.value
+
+        def spawn(flags: Sequence[str]) -> WorkerProcess:
+            return WorkerProcess(self._platform, flags)
+
+        jobs = PostedJobs(
+            tenants.pool,
+            application.name if application else "",
+            spawn,
+            dedicated=self._dedicated_tenants if with_dedicated else None,
+        )
+        reader = RollReader(tenants.lanes.app, self._platform.broker)
+        return Fleet(bounds, spawn=spawn, reader=reader, jobs=jobs, pace=pace)
+
+    def _dedicated_tenants(self) -> list[str]:
+        return [each.id for each in self.roster if each.limits.dedicated and each.status == Status.ACTIVE]
 
     def _make_maintenance(self) -> Service:
         from tenantry.pipelines.lake import Lake
@@ -139,14 +181,12 @@ class Roles:
         ]
         settings = self._settings
         if settings.accounts_directory or settings.accounts:
-            services.append(Deferred("accounts directory", self._make_accounts))
+            services.append(Deferred("accounts directory", lambda: self._make_accounts(_keep_verified)))
         return services
 
-    def _make_accounts(self) -> AccountsDirectory:
+    def _make_accounts(self, consume: Consume) -> AccountsDirectory:
         settings = self._settings
-        return AccountsDirectory(
-            self._platform.broker, settings.accounts_directory, settings.accounts, consume=_keep_verified
-        )
+        return AccountsDirectory(self._platform.broker, settings.accounts_directory, settings.accounts, consume=consume)
 
     def _make_api(self, port: int | None) -> ApiServer:
         settings, administration = self._settings, self.tenants.value
@@ -163,5 +203,5 @@ class Roles:
 
 
 async def _keep_verified(account: Account, broker: Broker) -> None:  # noqa: ARG001
-    """Streams of others are watched and verified; handing their events on is for subscriptions."""
+    """Streams of others are watched and verified; workers hand their events on."""
     await forever()

@@ -17,7 +17,7 @@ from rich.table import Table
 from tenantry.application import load_application
 from tenantry.cli.options import DEFAULT, Options
 from tenantry.cli.output import console, print_json
-from tenantry.cli.pipeline_process import PipelineProcess
+from tenantry.cli.role_process import RoleProcess, fleet_process, pipeline_process
 from tenantry.cli.roles import Roles
 from tenantry.config import Settings, without_secrets
 from tenantry.demo import Demo
@@ -33,6 +33,7 @@ def up(
     *,
     demo: bool = False,
     seconds: Annotated[float | None, Parameter(validator=validators.Number(gt=0))] = None,
+    workers: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=1000))] = 1,
     json: bool = False,
     options: Options = DEFAULT,
 ) -> None:
@@ -44,31 +45,36 @@ def up(
         Add sample tenants, one of them noisy, and load.
     seconds
         End by itself after so many seconds of being ready.
+    workers
+        Run so many workers at most, if the application has subscribers.
     json
         Print a summary as JSON in the last line.
     """
     settings = options.load().settings
     log_signals(settings)
-    summary = asyncio.run(_up(settings, demo, seconds, quiet=json))
+    summary = asyncio.run(_up(settings, demo, seconds, workers, quiet=json))
     if json:
         print_json(summary)
 
 
-async def _up(settings: Settings, with_demo: bool, seconds: float | None, quiet: bool) -> dict[str, Any]:
+async def _up(
+    settings: Settings, with_demo: bool, seconds: float | None, most_workers: int, quiet: bool
+) -> dict[str, Any]:
     platform = EmbeddedPlatform(settings)
     roles = Roles(platform)
     demo = Demo(roles.tenants) if with_demo else None
-    if settings.app:
-        # What is wrong with it is better said here than in the log of another process.
-        load_application(settings.app)
-    pipelines = PipelineProcess(platform) if settings.pipelines else None
-    face = Face(platform, roles, demo, seconds, quiet, pipelines)
+    # What is wrong with it is better said here than in the log of another process.
+    application = load_application(settings.app) if settings.app else None
+    pipelines = pipeline_process(platform) if settings.pipelines else None
+    workers = fleet_process(platform, most_workers) if application and application.subscribers else None
+    face = Face(platform, roles, demo, seconds, quiet, pipelines, workers)
     services: list[Service] = [
         *roles.servers(),
         *roles.registry(),
         *roles.relay(),
         *roles.control(),
         *([pipelines] if pipelines else []),
+        *([workers] if workers else []),
         *([demo] if demo else []),
         face,
     ]
@@ -88,9 +94,11 @@ class Face:
         demo: Demo | None,
         seconds: float | None,
         quiet: bool,
-        pipelines: PipelineProcess | None,
+        pipelines: RoleProcess | None,
+        workers: RoleProcess | None,
     ) -> None:
         self._pipelines = pipelines
+        self._workers = workers
         self._platform = platform
         self._roles = roles
         self._demo = demo
@@ -145,6 +153,9 @@ class Face:
         if self._pipelines:
             log = escape(str(self._pipelines.child.log))
             lines.append(f"  Spark     starting, for tables and documents  [dim](log: {log})[/]")
+        if self._workers:
+            log = escape(str(self._workers.child.log))
+            lines.append(f"  Workers   starting, for the application's subscribers  [dim](log: {log})[/]")
         if platform.uses_directory:
             shell = escape(_shell_path(platform.environment_file))
             lines.insert(0, f"  data      {escape(str(platform.directory.path))}")

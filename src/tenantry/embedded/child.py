@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +51,7 @@ class Child:
         stop_signal: signal.Signals,
         force_signal: signal.Signals = signal.SIGKILL,
         user: str = "",
+        stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self.name = name
         self.log = folder / "server.log"
@@ -59,11 +60,17 @@ class Child:
         self._stop_signal = stop_signal
         self._force_signal = force_signal
         self._user = user
+        self._stop_seconds = stop_seconds
 
-    def spawn(self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
-        """Start the process. Call it on the main thread: Linux ends the child when the thread that made it ends."""
+    def spawn(
+        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, output: int | None = None
+    ) -> None:
+        """Start the process. Call it on the main thread: Linux ends the child when the thread that made it ends.
+
+        `output`: where it writes, instead of its log.
+        """
         launcher: list[str | Path] = [sys.executable, "-I", "-S", Path(__file__).with_name("_launcher.py")]
-        with self.log.open("ab") as log:
+        with self.log.open("ab") if output is None else nullcontext(output) as log:
             self.process = subprocess.Popen(
                 [*launcher, str(os.getpid()), str(int(self._stop_signal)), self._user, *command],
                 cwd=self._folder,
@@ -119,7 +126,7 @@ class Child:
             if number != self._stop_signal:
                 SERVER_KILLED.emit(server=self.name)
             self._signal(number)
-            if await self._ended_within(STOP_SECONDS):
+            if await self._ended_within(self._stop_seconds):
                 break
         SERVER_STOPPED.emit(server=self.name, seconds=time.monotonic() - started)
 

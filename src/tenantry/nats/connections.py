@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -83,7 +83,9 @@ async def connect(broker: Broker, name: str) -> AsyncIterator[Client]:
         if client.is_connected:
             await client.drain()
         else:
-            await client.close()
+            # A connection that broke a moment ago cannot be closed properly, and need not be.
+            with suppress(OSError):
+                await client.close()
 
 
 async def open_client(broker: Broker, name: str) -> Client:

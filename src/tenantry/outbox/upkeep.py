@@ -63,12 +63,14 @@ class Upkeep:
         *,
         keep: int,
         stall_seconds: int,
+        once_keep: int = 30 * 86_400,
         length: timedelta = LENGTH,
         clock_slack: timedelta = CLOCK_SLACK,
     ) -> None:
         self._url = url
         self._keep = keep
         self._stall_seconds = stall_seconds
+        self._once_keep = once_keep
         self._length = length
         self._clock_slack = clock_slack
 
@@ -95,6 +97,7 @@ class Upkeep:
                 await self._make_partitions(connection)
                 await self._retire_rows(connection)
                 await self._report_stalls(connection)
+                await _sql.execute(connection, "forget_handled", {"keep": self._once_keep})
 
     async def _is_ours(self, connection: Connection) -> bool:
         row = await _sql.fetch_one(connection, "try_upkeep")

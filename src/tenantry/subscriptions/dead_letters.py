@@ -13,7 +13,7 @@ from tenantry.nats.feed import Handed
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import SqlFolder
 from tenantry.subscriptions.parcel import Parcel
-from tenantry.subscriptions.spreading import Partition
+from tenantry.subscriptions.spreading import ACCOUNTS, Partition
 
 State = Literal["dead", "parked", "held", "stopped"]
 
@@ -75,6 +75,8 @@ class DeadLetters:
         message = parcel.message
         row = {
             "tenant": partition.tenant,
+            # An account of somebody else's may have the name of one of our tenants.
+            "is_ours": partition.service != ACCOUNTS,
             "channel": channel,
             "service": partition.service,
             "part": partition.part,
@@ -114,6 +116,7 @@ class DeadLetters:
     async def asked_for(self, partitions: list[Partition], limit: int) -> list[DeadLetter]:
         """Those that somebody wants handled again or dropped, the oldest of each partition first."""
         async with self._pool.connection() as connection:
+            await _sql.execute(connection, "end_redrive")
             rows = await _sql.fetch_all(connection, "asked_for", _columns(partitions) | {"limit": limit})
         return [_letter(row) for row in rows]
 
@@ -121,7 +124,7 @@ class DeadLetters:
         """It was handled, or dropped; how many of its key are left."""
         async with self._pool.connection() as connection, connection.transaction():
             row = await _sql.fetch_one(connection, "settle_letter", {"id": letter.id, "job": letter.job})
-            await _sql.execute(connection, "end_redrive", {"job": letter.job})
+            await _sql.execute(connection, "end_redrive")
         return int(row["left"]) if row else 0
 
     async def failed_again(self, letter: DeadLetter, death: Death) -> None:
@@ -129,7 +132,7 @@ class DeadLetters:
         said = {"id": letter.id, "job": letter.job, "reason": death.reason, "traceback": death.traceback}
         async with self._pool.connection() as connection, connection.transaction():
             await _sql.execute(connection, "failed_again", said)
-            await _sql.execute(connection, "end_redrive", {"job": letter.job})
+            await _sql.execute(connection, "end_redrive")
 
 
 def _letter(row: dict[str, Any]) -> DeadLetter:

@@ -15,6 +15,7 @@ SERVICE_MARK: Final = "tenantry.service"
 
 _EXISTS: Final = frozenset({10013, 10148})
 _FIXED: Final = {"ack_policy": "explicit", "deliver_subject": None, "replay_policy": "instant"}
+_BEGINNING: Final = ("deliver_policy", "opt_start_seq", "opt_start_time")
 _CHANGEABLE: Final = ("ack_wait", "max_ack_pending", "filters", "num_replicas", "max_deliver")
 
 
@@ -59,6 +60,8 @@ async def ensure_durable(jetstream: JetStream, stream: str, config: Config) -> t
     """Its state, and whether it was made just now. SubscriptionConflict if it is there and is not one for this."""
     found = await jetstream.consumer(stream, config["name"])
     if found is None:
+        if (successor := await jetstream.consumer(stream, _successor(config["name"]))) is not None:
+            return await _succeed(jetstream, stream, config | _beginning(successor["config"])), False
         try:
             return await jetstream.create_consumer(stream, config, action="create"), True
         except JetStreamRefused as refused:
@@ -71,11 +74,37 @@ async def ensure_durable(jetstream: JetStream, stream: str, config: Config) -> t
     _require_fit(stream, found["config"], config, fields=tuple(_FIXED) if is_ours else (*_FIXED, *_CHANGEABLE))
     if is_ours and any(_value(found["config"], field) != _value(config, field) for field in _CHANGEABLE):
         # Where it began is not for us to change, and the server would refuse.
-        kept = ("deliver_policy", "opt_start_seq", "opt_start_time")
-        begun = {field: found["config"][field] for field in kept if field in found["config"]}
-        started = {field: value for field, value in config.items() if field not in kept} | begun
-        found = await jetstream.create_consumer(stream, started, action="update")
+        started = {field: value for field, value in config.items() if field not in _BEGINNING}
+        found = await jetstream.create_consumer(stream, started | _beginning(found["config"]), action="update")
     return found, False
+
+
+async def renew_durable(jetstream: JetStream, stream: str, state: Config) -> Config:
+    """Another one in its place, which goes on where it was: whoever still asks the old one for more gets nothing.
+
+    Where it goes on is kept by a successor until it is done; a crash in between loses nothing.
+    """
+    config = {field: value for field, value in state["config"].items() if field not in _BEGINNING}
+    config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": int(state["ack_floor"]["stream_seq"]) + 1}
+    name = _successor(config["name"])
+    await jetstream.create_consumer(stream, config | {"name": name, "durable_name": name})
+    await jetstream.delete_consumer(stream, config["name"])
+    return await _succeed(jetstream, stream, config)
+
+
+async def _succeed(jetstream: JetStream, stream: str, config: Config) -> Config:
+    made = await jetstream.create_consumer(stream, config)
+    await jetstream.delete_consumer(stream, _successor(config["name"]))
+    return made
+
+
+def _successor(name: str) -> str:
+    return f"{name}~anew"
+
+
+def _beginning(config: Config) -> Config:
+    """Where a consumer began."""
+    return {field: config[field] for field in _BEGINNING if field in config}
 
 
 def _require_fit(stream: str, found: Config, wanted: Config, fields: tuple[str, ...]) -> None:

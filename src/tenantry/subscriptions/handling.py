@@ -59,13 +59,21 @@ MOST_CRASHES: Final = 10
 UNBURIED_SECONDS: Final = 5.0
 
 
+class NotNow(Exception):
+    """Nothing of this partition is to be begun for so many seconds; what was to be has not been tried."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"not for {seconds:.1f} s")
+        self.seconds = seconds
+
+
 class Handling:
     """Of all events of one subscriber."""
 
     def __init__(
         self, subscriber: Subscriber, worker: str, threads: ThreadPoolExecutor, remember: Remember = remember
     ) -> None:
-        self._subscriber = subscriber
+        self.subscriber = subscriber
         self._worker = worker
         self._threads = threads
         self._remember = remember
@@ -87,10 +95,10 @@ class Handling:
             return
         began = time.perf_counter()
         problem = await self._try(holding, accepted, events)
-        holding.busy_seconds += time.perf_counter() - began
+        holding.tally.busy_seconds += time.perf_counter() - began
         if problem is not None:
             return await self._failed(holding, accepted, events, problem)
-        holding.handled += len(accepted)
+        holding.tally.handled += len(accepted)
         for parcel in accepted:
             parcel.source.done(parcel)
         return None
@@ -115,7 +123,7 @@ class Handling:
         partition, message = holding.partition, parcel.message
         try:
             event = self._reader.read(message.payload, partition.tenant, holding.lane.channel, message.sequence)
-            if self._is_plain and parcel.attempt <= self._subscriber.retries + 1 and self._wants(event.type):
+            if self._is_plain and parcel.attempt <= self.subscriber.retries + 1 and self._wants(event.type):
                 return event
             return await self._sift(holding, parcel, event)
         except EventUndecodable as problem:
@@ -123,7 +131,7 @@ class Handling:
             return None
 
     async def _sift(self, holding: Holding, parcel: Parcel, event: Event[Any]) -> Event[Any] | None:
-        subscriber = self._subscriber
+        subscriber = self.subscriber
         if not self._wants(event.type):
             parcel.source.done(parcel)
             return None
@@ -147,7 +155,7 @@ class Handling:
         return event
 
     async def _call(self, holding: Holding, parcels: list[Parcel], events: list[Event[Any]]) -> None:
-        subscriber, last = self._subscriber, parcels[-1]
+        subscriber, last = self.subscriber, parcels[-1]
         context = Context(
             service=subscriber.name,
             tenant=holding.tenant,
@@ -161,6 +169,7 @@ class Handling:
             fence=holding.fence,
             is_replay=last.source.is_replay,
             event_id=events[0].id if len(events) == 1 else "",
+            payload=last.message.payload,
             remember=self._remember,
         )
         given = events[0] if subscriber.batch == 1 else events
@@ -185,12 +194,17 @@ class Handling:
             return parcels[0].source.put_first(parcels)
         if isinstance(problem, WorkerFenced):
             return parcels[0].source.return_unhandled(parcels[0])
-        holding.failed += 1
-        subscriber, parcel, event = self._subscriber, parcels[0], events[0]
+        if isinstance(problem, NotNow):
+            # It has not been tried.
+            parcels[0].source.put_first(parcels)
+            return holding.rest(problem.seconds)
+        holding.tally.failed += 1
+        subscriber, parcel, event = self.subscriber, parcels[0], events[0]
         if isinstance(problem, TimeoutError) and not str(problem) and subscriber.timeout is not None:
             problem = TimeoutError(f"the handler took longer than {subscriber.timeout:g} s")
-        if parcel.source.may_retry and parcel.attempt <= subscriber.retries:
-            seconds = subscriber.backoff.pause(parcel.attempt)
+        may_retry = parcel.source.may_retry and not isinstance(problem, EventUndecodable)
+        if may_retry and parcel.attempt <= subscriber.retries:
+            seconds = max(subscriber.backoff.pause(parcel.attempt), getattr(problem, "retry_seconds", None) or 0)
             FAILED.emit(**_about(holding, parcel), reason=_reason(problem), retry_seconds=round(seconds, 3))
             return parcel.source.put_off(parcel, seconds)
         key = self._key(event)
@@ -200,7 +214,7 @@ class Handling:
         try:
             await parcel.source.bury(parcel, death)
         except (psycopg.Error, PoolTimeout) as problem:
-            UNBURIED.emit(tenant=holding.tenant, service=self._subscriber.name, error=problem)
+            UNBURIED.emit(tenant=holding.tenant, service=self.subscriber.name, error=problem)
             parcel.source.put_off(parcel, UNBURIED_SECONDS)
         else:
             DIED.emit(**_about(holding, parcel), state=death.state, reason=death.reason)
@@ -208,16 +222,16 @@ class Handling:
     def _key(self, event: Event[Any]) -> str | None:
         if not self._needs_key:
             return None
-        return key_of(self._subscriber.key, event, f"subscriber {self._subscriber.name}")
+        return key_of(self.subscriber.key, event, f"subscriber {self.subscriber.name}")
 
     def _state(self, key: str | None) -> State:
-        if self._subscriber.after_last_retry == "park_key":
+        if self.subscriber.after_last_retry == "park_key":
             return "parked" if key is not None else "dead"
         return self._state_of_dead()
 
     def _state_of_dead(self) -> State:
         """Of one that has no key."""
-        return "stopped" if self._subscriber.after_last_retry == "stop" else "dead"
+        return "stopped" if self.subscriber.after_last_retry == "stop" else "dead"
 
 
 def _known(event: Event[Any]) -> dict[str, Any]:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass
 
-from tenantry.application import Subscriber
 from tenantry.errors import BrokerError
 from tenantry.subscriptions.dead_letters import Blocked, DeadLetter, DeadLetters, Death
+from tenantry.subscriptions.demand import Wanted
+from tenantry.subscriptions.dispatch import Work
 from tenantry.subscriptions.intake import Intake
 from tenantry.subscriptions.parcel import Parcel, Source
 from tenantry.subscriptions.redriving import Redriving
 from tenantry.subscriptions.spreading import Partition
-from tenantry.tenants.lanes import Lane
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done."""
+
+    handled: int = 0
+    failed: int = 0
+    busy_seconds: float = 0.0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.handled + other.handled, self.failed + other.failed, self.busy_seconds + other.busy_seconds)
 
 
 class Holding:
@@ -23,23 +35,19 @@ class Holding:
     def __init__(
         self,
         partition: Partition,
-        subscriber: Subscriber,
-        lane: Lane,
+        wanted: Wanted,
         fence: int,
         *,
-        uid: Any,
-        weight: float,
         letters: DeadLetters,
-        offer: Any,
+        offer: Callable[[Work], None],
     ) -> None:
         self.partition = partition
         self.tenant = partition.tenant
-        self.uid = uid
-        """A tenant that was made again under its old id is another one."""
-        self.subscriber = subscriber
-        self.lane = lane
         self.fence = fence
-        self.weight = weight
+        self.handled: dict[int, None] = {}
+        """The last sequences that were handled, through whichever consumer."""
+        self.wanted = wanted
+        self.become(wanted)
         self.intake: Intake | None = None
         self.redriving = Redriving(letters, offer=self._offer_own, settled=self._letter_settled)
         self.replays: list[Intake] = []
@@ -48,20 +56,29 @@ class Holding:
         self.stopped_at: int | None = None
         self.is_paused = False
         self.is_closing = False
+        self.is_resting = False
+        """Nothing is begun for a while."""
         self.problem = ""
         """Why it cannot be handled now, if it cannot."""
         self.running: set[Parcel] = set()
-        self.handled = 0
-        self.failed = 0
-        self.busy_seconds = 0.0
+        self.tally = Tally()
         self._letters = letters
         self._offer = offer
         self._flowing = asyncio.Lock()
         self._changing: set[asyncio.Task[None]] = set()
         self._turn = 0
-        self._limit = 1 if subscriber.is_fifo else subscriber.in_flight
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def become(self, wanted: Wanted) -> None:
+        """What it is for."""
+        if self.wanted.identity != wanted.identity:
+            self.handled.clear()
+        self.wanted = wanted
+        self.subscriber = wanted.subscriber
+        self.lane = wanted.lane
+        self.weight = wanted.weight
+        self._limit = 1 if wanted.subscriber.is_fifo else wanted.subscriber.in_flight
 
     def __repr__(self) -> str:
         return f"<Holding {self.partition}>"
@@ -113,7 +130,7 @@ class Holding:
 
     @property
     def is_ready(self) -> bool:
-        if self.is_paused or self.is_closing or len(self.running) >= self._limit:
+        if self.is_paused or self.is_closing or self.is_resting or len(self.running) >= self._limit:
             return False
         return any(source.waiting for source in self._sources())
 
@@ -152,6 +169,17 @@ class Holding:
     async def until_idle(self) -> None:
         await self._idle.wait()
 
+    def rest(self, seconds: float) -> None:
+        """Begin nothing for so long."""
+
+        def wake() -> None:
+            self.is_resting = False
+            self._offer(self)
+
+        if not self.is_resting:
+            self.is_resting = True
+            asyncio.get_running_loop().call_later(seconds, wake)
+
     @asynccontextmanager
     async def standing_still(self) -> AsyncIterator[None]:
         """Nothing is taken in or handled meanwhile."""
@@ -182,9 +210,8 @@ class Holding:
 
     async def _letter_settled(self, letter: DeadLetter, left: int) -> None:
         if letter.state == "stopped":
-            if self.intake is not None:
-                # It comes once more, as nobody has acknowledged it, and is then known.
-                self.intake.handled[letter.message.sequence] = None
+            # It comes once more, as nobody has acknowledged it, and is then known.
+            self.handled[letter.message.sequence] = None
             self.stopped_at = None
             self.change_flow()
         elif letter.key is not None and not left:

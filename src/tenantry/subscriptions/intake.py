@@ -40,6 +40,7 @@ class Intake:
         stream: str,
         consumer: str,
         *,
+        handled: dict[int, None],
         ack_wait: float,
         in_order: bool,
         is_current: Callable[[], bool],
@@ -69,7 +70,7 @@ class Intake:
         self._held: dict[int, Parcel] = {}
         """By sequence: what we got and have not said anything final about."""
         self._put_off: set[int] = set()
-        self._done: dict[int, None] = {}
+        self._done = handled
         """The last ones that were handled: some come again, when a connection breaks or a lane moves."""
         self._wanted = 0
         self._wanted_until = 0.0
@@ -86,6 +87,7 @@ class Intake:
             self.jetstream,
             self.stream,
             consumer,
+            handled={},
             ack_wait=self._ack_wait,
             in_order=self._in_order,
             is_current=self._is_current,
@@ -112,14 +114,6 @@ class Intake:
     @property
     def lag(self) -> int:
         return self.pending + len(self._held) + len(self._put_off)
-
-    def remember(self, done: dict[int, None]) -> None:
-        """What was handled before, through another consumer of the same lane."""
-        self._done = done
-
-    @property
-    def handled(self) -> dict[int, None]:
-        return self._done
 
     # -- opening and closing ----------------------------------------------------------------------------------------
 
@@ -170,18 +164,15 @@ class Intake:
         self._held.clear()
         self._put_off.clear()
 
-    async def reclaim(self, *, from_another: bool = False) -> Config:
+    async def reclaim(self) -> Config:
         """Get back what the consumer has handed out and nobody has, at once instead of when its patience ends.
 
-        `from_another`: from a worker that is gone, and whatever it asked for. The consumer's state, as it was.
+        The consumer's state, as it was.
         """
         state = await self.jetstream.consumer(self.stream, self.consumer)
         if state is None:
             raise BrokerError(f"there is no consumer {self.consumer} on stream {self.stream}")
         delivered, floor = state["delivered"], state["ack_floor"]
-        if from_another and state.get("num_waiting") and self._in_order:
-            # Somebody who is counted as gone still asks for more: that is forgotten with all else.
-            return await self.jetstream.reset_consumer(self.stream, self.consumer)
         if state["num_ack_pending"]:
             last = int(delivered["stream_seq"])
             for sequence in range(max(int(floor["stream_seq"]) + 1, last - MOST_RECLAIMED), last + 1):
@@ -279,11 +270,15 @@ class Intake:
         self._ready.extendleft(reversed(parcels))
 
     def done(self, parcel: Parcel) -> None:
-        if self._let_go(parcel):
-            self._done[parcel.sequence] = None
-            self.reached = max(self.reached, parcel.sequence)
-            if len(self._done) > MOST_REMEMBERED:
-                del self._done[next(iter(self._done))]
+        is_held = self._let_go(parcel)
+        if not self._is_current():
+            return
+        # Also if the consumer has gone meanwhile: it may come again through another.
+        self._done[parcel.sequence] = None
+        self.reached = max(self.reached, parcel.sequence)
+        if len(self._done) > MOST_REMEMBERED:
+            del self._done[next(iter(self._done))]
+        if is_held:
             self._feed.acknowledge(parcel.message.reply)
             if self._wanted < MOST_PULLED // 4:
                 self.pull()

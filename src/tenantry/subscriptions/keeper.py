@@ -7,28 +7,25 @@ import random
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import psycopg
 from psycopg_pool import PoolTimeout
 
 from tenantry.application import Subscriber
-from tenantry.errors import BrokerError, TenantryError
-from tenantry.event import now
+from tenantry.errors import BrokerError, SubscriptionConflict, TenantryError
+from tenantry.nats.jetstream import Config, JetStream
 from tenantry.service import end
 from tenantry.subscriptions.dead_letters import Blocked, DeadLetters
+from tenantry.subscriptions.demand import Demand, Wanted
 from tenantry.subscriptions.dispatch import Dispatch
-from tenantry.subscriptions.durables import durable_config, ensure_durable
+from tenantry.subscriptions.durables import ensure_durable, renew_durable
 from tenantry.subscriptions.feeds import Feeds
-from tenantry.subscriptions.holding import Holding
+from tenantry.subscriptions.holding import Holding, Tally
 from tenantry.subscriptions.intake import Intake
 from tenantry.subscriptions.roll import Roll
 from tenantry.subscriptions.spreading import Partition, Spread
 from tenantry.telemetry import signal
-from tenantry.tenants.lanes import Lane, Lanes
-from tenantry.tenants.roster import Roster
-from tenantry.tenants.tenant import Status, Tenant
 
 TAKEN = signal("subscriptions.taken", "A worker handles a tenant's events from now on.", "tenant", "service", "fence")
 GIVEN_BACK = signal(
@@ -57,24 +54,14 @@ LONGEST_RETRY_SECONDS: Final = 10.0
 DATABASE_AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
 
 
-class Wanted(NamedTuple):
-    """Whose events, for which subscriber, and where they are."""
-
-    subscriber: Subscriber
-    tenant: Tenant
-    lane: Lane
-
-
 class Keeper:
     def __init__(
         self,
-        subscribers: dict[str, Subscriber],
+        demand: Demand,
         roll: Roll,
         feeds: Feeds,
         letters: DeadLetters,
         *,
-        roster: Roster,
-        lanes: Lanes,
         drain_seconds: float,
         dispatch_of: Callable[[Subscriber], Dispatch],
         is_paused: Callable[[Partition], bool],
@@ -82,14 +69,12 @@ class Keeper:
     ) -> None:
         self.holdings: dict[Partition, Holding] = {}
         self.look_now = asyncio.Event()
-        self.since: dict[str, datetime] = {}
-        """When each service came to be."""
-        self._subscribers = subscribers
+        self.past = Tally()
+        """Of what is held no more."""
+        self._demand = demand
         self._roll = roll
         self._feeds = feeds
         self._letters = letters
-        self._roster = roster
-        self._lanes = lanes
         self._drain_seconds = drain_seconds
         self._dispatch_of = dispatch_of
         self._is_paused = is_paused
@@ -97,13 +82,14 @@ class Keeper:
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
         """What is being done to a partition: it is taken over, opened again, or given back."""
         self._opening = asyncio.Semaphore(OPENED_SIDE_BY_SIDE)
-        self._seen_roster = -1
-        self._desired: dict[Partition, Wanted] = {}
 
     async def give_all_back(self) -> None:
         """Each as soon as what runs of it has ended."""
         await end([task for task in self._tasks.values() if task.get_name() == "open"])
         await asyncio.gather(*(self._release(holding) for holding in list(self.holdings.values())))
+
+    def has_given_back(self, partition: Partition) -> bool:
+        return partition not in self.holdings and partition not in self._tasks
 
     def kill(self) -> None:
         for task in self._tasks.values():
@@ -113,11 +99,11 @@ class Keeper:
         """Begin what has to be done so that this worker holds what it is to hold, and nothing else."""
         if not self._roll.is_current:
             return self._abandon(list(self.holdings.values()))
-        wanted, spread = self._wanted(), Spread(self._roll.members)
+        spread = Spread(self._roll.members)
         mine = {
-            partition: each
-            for partition, each in wanted.items()
-            if spread.owner(partition, each.tenant.plan) == self._roll.id
+            partition: wanted
+            for partition, wanted in self._demand.partitions.items()
+            if spread.owner(partition, wanted.plan) == self._roll.id
         }
         self._abandon([holding for holding in self.holdings.values() if not self._is_ours(holding)])
         for partition, holding in list(self.holdings.items()):
@@ -125,29 +111,20 @@ class Keeper:
                 continue
             if partition not in mine:
                 self._begin(partition, self._release(holding), "release")
-            elif (mine[partition].lane, mine[partition].tenant.uid) != (holding.lane, holding.uid):
-                self._begin(partition, self._move(holding, mine[partition]), "open")
+            elif not mine[partition].is_like(holding.wanted):
+                self._begin(partition, self._change(holding, mine[partition]), "open")
             else:
-                holding.weight = mine[partition].tenant.limits.weight
-        for partition, each in mine.items():
-            if partition not in self.holdings and partition not in self._tasks and self._may_claim(partition):
-                self._begin(partition, self._take(partition, each), "open")
+                holding.weight = mine[partition].weight
+        free = {
+            partition: wanted
+            for partition, wanted in mine.items()
+            if partition not in self.holdings and partition not in self._tasks and self._may_claim(partition)
+        }
+        if free:
+            task = asyncio.create_task(self._take(free), name="take")
+            for partition in free:
+                self._register(partition, task)
         return None
-
-    def _wanted(self) -> dict[Partition, Wanted]:
-        """All that somebody should hold."""
-        if self._roster.changes != self._seen_roster:
-            self._seen_roster = self._roster.changes
-            self._desired = {}
-            for tenant in self._roster:
-                for subscriber in self._subscribers.values():
-                    lane = self._roster.lane(tenant.id, subscriber.channel)
-                    if tenant.status != Status.ACTIVE or lane is None:
-                        continue
-                    for part in range(subscriber.parts):
-                        partition = Partition(subscriber.name, tenant.id, part)
-                        self._desired[partition] = Wanted(subscriber, tenant, lane)
-        return self._desired
 
     def _may_claim(self, partition: Partition) -> bool:
         claim = self._roll.holder(partition)
@@ -158,11 +135,19 @@ class Keeper:
         return claim is not None and claim.worker == self._roll.id and claim.fence == holding.fence
 
     def _begin(self, partition: Partition, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._register(partition, asyncio.create_task(work, name=name))
+
+    def _register(self, partition: Partition, task: asyncio.Task[None]) -> None:
+        self._tasks[partition] = task
+
         def ended(task: asyncio.Task[None]) -> None:
             if self._tasks.get(partition) is task:
                 del self._tasks[partition]
-            self.look_now.set()
-            if not task.cancelled() and (problem := task.exception()):
+            problem = None if task.cancelled() else task.exception()
+            if problem is None:
+                self.look_now.set()
+            else:
+                # It is tried again when it is looked next, and not at once.
                 NOT_OPENED.emit(
                     tenant=partition.tenant,
                     service=partition.service,
@@ -170,63 +155,61 @@ class Keeper:
                     retry_seconds=FIRST_RETRY_SECONDS,
                 )
 
-        task = self._tasks[partition] = asyncio.create_task(work, name=name)
         task.add_done_callback(ended)
 
-    async def _take(self, partition: Partition, wanted: Wanted) -> None:
-        async with self._opening:
-            before = self._roll.holder(partition)
-            fence = await self._roll.claim(partition)
-            if fence is None:
-                return
-            blocked = await self._blocked(partition)
+    async def _take(self, free: dict[Partition, Wanted]) -> None:
+        """Claim them, and begin to handle those that are now ours."""
+        before = {partition: self._roll.holder(partition) for partition in free}
+        fences = await asyncio.gather(*(self._claim(partition) for partition in free))
+        claimed = {partition: fence for partition, fence in zip(free, fences, strict=True) if fence is not None}
+        blocked = await self._blocked(list(claimed)) if claimed else {}
+        for partition, fence in claimed.items():
+            wanted = free[partition]
             holding = Holding(
-                partition,
-                wanted.subscriber,
-                wanted.lane,
-                fence,
-                uid=wanted.tenant.uid,
-                weight=wanted.tenant.limits.weight,
-                letters=self._letters,
-                offer=self._dispatch_of(wanted.subscriber).offer,
+                partition, wanted, fence, letters=self._letters, offer=self._dispatch_of(wanted.subscriber).offer
             )
             holding.block(blocked.get(partition))
             holding.is_paused = self._is_paused(partition)
             self.holdings[partition] = holding
-        await self._open(holding, wanted.tenant, is_takeover=before is not None)
-        TAKEN.emit(tenant=partition.tenant, service=partition.service, fence=fence)
+            self._begin(partition, self._open(holding, is_takeover=before[partition] is not None), "open")
+            TAKEN.emit(tenant=partition.tenant, service=partition.service, fence=fence)
 
-    async def _blocked(self, partition: Partition) -> dict[Partition, Blocked]:
+    async def _claim(self, partition: Partition) -> int | None:
+        async with self._opening:
+            try:
+                return await self._roll.claim(partition)
+            except BrokerError:
+                # It is looked at again.
+                return None
+
+    async def _blocked(self, partitions: list[Partition]) -> dict[Partition, Blocked]:
         """Without knowing what waits for dead letters nothing may begin."""
         pause = FIRST_RETRY_SECONDS
         while True:
             try:
-                return await self._letters.blocked([partition])
+                return await self._letters.blocked(partitions)
             except DATABASE_AWAY as problem:
                 AWAY.emit(error=problem)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_RETRY_SECONDS)
 
-    async def _move(self, holding: Holding, wanted: Wanted) -> None:
-        """The lane is elsewhere by now: what runs ends, and then it goes on there."""
+    async def _change(self, holding: Holding, wanted: Wanted) -> None:
+        """The lane is elsewhere by now, or the service is another: what runs ends, and then it goes on so."""
         holding.is_closing = True
         await holding.hush()
         await self._until_idle(holding)
-        is_same = holding.uid == wanted.tenant.uid
-        before = self._close_intake(holding)
-        holding.lane, holding.uid = wanted.lane, wanted.tenant.uid
+        self._close_intake(holding)
+        holding.become(wanted)
         holding.is_closing = False
-        await self._open(holding, wanted.tenant, is_takeover=True, handled=before if is_same else None)
+        await self._open(holding, is_takeover=True)
 
-    async def _open(
-        self, holding: Holding, tenant: Tenant, *, is_takeover: bool, handled: dict[int, None] | None = None
-    ) -> None:
+    async def _open(self, holding: Holding, *, is_takeover: bool) -> None:
         """Take in the tenant's events; it is tried until it works, or is not wanted any more."""
         pause = FIRST_RETRY_SECONDS
         while holding.intake is None and not holding.is_closing:
             try:
                 async with self._opening:
-                    await self._open_once(holding, tenant, is_takeover, handled)
+                    await self._open_once(holding, is_takeover)
                 holding.problem = ""
                 return
             except TenantryError as problem:
@@ -239,31 +222,27 @@ class Keeper:
                 )
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_RETRY_SECONDS)
-            current = self._wanted().get(holding.partition)
-            if current is None or (current.lane, current.tenant.uid) != (holding.lane, holding.uid):
+            if not self._is_still_wanted(holding):
                 # The next look sees to it.
                 return
 
-    async def _open_once(
-        self, holding: Holding, tenant: Tenant, is_takeover: bool, handled: dict[int, None] | None
-    ) -> None:
-        subscriber, lane = holding.subscriber, holding.lane
-        feed, jetstream = self._feeds.of(lane.broker)
-        in_flight = subscriber.in_flight if subscriber.is_fifo else min(subscriber.in_flight, tenant.limits.in_flight)
-        config = durable_config(
-            lane,
-            subscriber,
-            holding.partition.part,
-            in_flight=in_flight,
-            replicas=min(tenant.limits.consumer_replicas, self._lanes.replicas(tenant)),
-            since=self.since.get(subscriber.name) or now(),
-        )
-        state, is_new = await ensure_durable(jetstream, lane.stream, config)
+    def _is_still_wanted(self, holding: Holding) -> bool:
+        wanted = self._demand.partitions.get(holding.partition)
+        return wanted is not None and wanted.is_like(holding.wanted)
+
+    async def _open_once(self, holding: Holding, is_takeover: bool) -> None:
+        wanted, subscriber = holding.wanted, holding.subscriber
+        feed, jetstream = self._feeds.of(wanted.lane.broker)
+        state, is_new = await _ensure_consumer(jetstream, wanted)
+        if is_new:
+            # Whatever it has is to be handled, also what somebody had handled before it was deleted.
+            holding.handled.clear()
         intake = Intake(
             feed,
             jetstream,
-            lane.stream,
-            config["name"],
+            wanted.lane.stream,
+            wanted.consumer,
+            handled=holding.handled,
             ack_wait=subscriber.ack_wait,
             in_order=subscriber.is_fifo,
             is_current=lambda: self._roll.is_current,
@@ -271,10 +250,11 @@ class Keeper:
             bury=holding.bury,
             gone=lambda: self._lost_consumer(holding),
         )
-        if handled and not is_new:
-            intake.remember(handled)
-        if is_takeover and not is_new:
-            state = await intake.reclaim(from_another=True)
+        if is_takeover and not is_new and state:
+            if state.get("num_waiting") and wanted.config is not None:
+                # Somebody who counts as gone still asks for more.
+                await renew_durable(jetstream, wanted.lane.stream, state)
+            state = await intake.reclaim()
         if holding.is_closing:
             return
         holding.intake = intake
@@ -283,17 +263,16 @@ class Keeper:
 
     def _lost_consumer(self, holding: Holding) -> None:
         """Somebody deleted it, or its stream; the registry may know where the lane is by now."""
-        handled = self._close_intake(holding)
+        self._close_intake(holding)
         if holding.partition in self._tasks or holding.is_closing:
             return
 
         async def again() -> None:
             await self._until_idle(holding)
             with suppress(*DATABASE_AWAY):
-                await self._roster.refresh()
-            wanted = self._wanted().get(holding.partition)
-            if wanted and (wanted.lane, wanted.tenant.uid) == (holding.lane, holding.uid):
-                await self._open(holding, wanted.tenant, is_takeover=False, handled=handled)
+                await self._demand.refresh()
+            if self._is_still_wanted(holding):
+                await self._open(holding, is_takeover=False)
 
         self._begin(holding.partition, again(), "open")
 
@@ -310,13 +289,16 @@ class Keeper:
         )
 
     async def _until_idle(self, holding: Holding) -> None:
-        """What runs may end by itself, for a while."""
+        """What runs may end by itself, for a while; a plain function for as long as it takes, as nothing can end it."""
+        if not holding.subscriber.is_async:
+            return await holding.until_idle()
         try:
             async with asyncio.timeout(self._drain_seconds):
                 await holding.until_idle()
         except TimeoutError:
             self._dispatch_of(holding.subscriber).cut_short(holding)
             await holding.until_idle()
+        return None
 
     def _abandon(self, holdings: list[Holding]) -> None:
         """They may be somebody else's by now: everything ends at once, and nothing more is said."""
@@ -332,12 +314,28 @@ class Keeper:
         self._close_intake(holding)
         if self.holdings.get(holding.partition) is holding:
             del self.holdings[holding.partition]
+            self.past += holding.tally
         await holding.redriving.close()
 
-    def _close_intake(self, holding: Holding) -> dict[int, None] | None:
+    def _close_intake(self, holding: Holding) -> None:
         self._closed(holding)
         intake, holding.intake = holding.intake, None
-        if intake is None:
-            return None
-        intake.close()
-        return intake.handled
+        if intake is not None:
+            intake.close()
+
+
+async def _ensure_consumer(jetstream: JetStream, wanted: Wanted) -> tuple[Config, bool]:
+    """Its state, as far as we may know it, and whether it was made just now."""
+    if wanted.config is not None:
+        return await ensure_durable(jetstream, wanted.lane.stream, wanted.config)
+    try:
+        state = await jetstream.consumer(wanted.lane.stream, wanted.consumer)
+    except BrokerError:
+        # Whoever provisioned it may let us do no more than fetch and acknowledge.
+        return {}, False
+    if state is None:
+        raise SubscriptionConflict(
+            f"there is no consumer {wanted.consumer} on stream {wanted.lane.stream} for tenant {wanted.lane.tenant}; "
+            "create it, or correct the name"
+        )
+    return state, False

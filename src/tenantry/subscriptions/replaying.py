@@ -179,7 +179,7 @@ class Replays:
     async def _reset(self, holding: Holding, live: Intake, sequence: int) -> None:
         async with holding.standing_still():
             await _move_consumer(live.jetstream, live.stream, live.consumer, sequence)
-            live.handled.clear()
+            holding.handled.clear()
 
     async def _record(self, job: Job, part: int, span: Span) -> None:
         said = {
@@ -208,7 +208,7 @@ async def _open(live: Intake, name: str, span: Span) -> Intake:
     state, is_new = await ensure_durable(live.jetstream, live.stream, config)
     intake = live.beside(name, span.until)
     if not is_new:
-        state = await intake.reclaim(from_another=True)
+        state = await intake.reclaim()
     intake.open(state)
     return intake
 

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+
+PUSH: Final = "push"
+PUSH_PREFIX: Final = f"{PUSH}-"
+"""With which the service of each endpoint begins."""
+ACCOUNTS: Final = "accounts"
+"""The service that takes in what others provisioned."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,6 +30,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Those that it is there for; none: all."""
     plans: frozenset[str] = frozenset()
     """The plans that it is there for; none: all."""
+    host: str = ""
+    pid: int = 0
     is_leaving: bool = False
     """It hands over what it has, and takes nothing more."""
     load: dict[str, Any] = {}
@@ -39,6 +47,11 @@ class Partition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.service}/{self.tenant}/{self.part}"
+
+    @property
+    def capability(self) -> str:
+        """What a worker has to be able to do for it."""
+        return PUSH if self.service.startswith(PUSH_PREFIX) else self.service
 
 
 class Spread:
@@ -62,7 +75,7 @@ class Spread:
 
     def _able(self, partition: Partition, plan: str) -> Collection[Member]:
         """Those that are there for this tenant; else for its plan; else for all."""
-        serving = [member for member in self._members if partition.service in member.services]
+        serving = [member for member in self._members if partition.capability in member.services]
         return (
             [member for member in serving if partition.tenant in member.tenants]
             or [member for member in serving if plan in member.plans]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,21 +17,28 @@ from tenantry.application import Subscriber
 from tenantry.nats.connections import Broker
 from tenantry.postgres.pool import Pool
 from tenantry.service import end
+from tenantry.subscriptions.accounts import ForeignAccounts
 from tenantry.subscriptions.attendant import Attendant
 from tenantry.subscriptions.dead_letters import DeadLetters
+from tenantry.subscriptions.demand import Demand
 from tenantry.subscriptions.dispatch import Dispatch
 from tenantry.subscriptions.feeds import Feeds
 from tenantry.subscriptions.handling import Handling
 from tenantry.subscriptions.holding import Holding
-from tenantry.subscriptions.keeper import DATABASE_AWAY, Keeper
+from tenantry.subscriptions.keeper import AWAY, DATABASE_AWAY, Keeper
 from tenantry.subscriptions.parcel import Parcel
+from tenantry.subscriptions.push_delivery import Deliverer
+from tenantry.subscriptions.push_endpoints import PushEndpoints
+from tenantry.subscriptions.pushing import Pushing
 from tenantry.subscriptions.replaying import Replays
 from tenantry.subscriptions.roll import Roll
 from tenantry.subscriptions.services import Services
-from tenantry.subscriptions.spreading import Member, Partition
+from tenantry.subscriptions.spreading import ACCOUNTS, PUSH, Member, Partition
+from tenantry.tenants.accounts_directory import AccountsDirectory, Consume
 from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.roster import Roster
 
+HOST: Final = socket.gethostname()
 LOOK_SECONDS: Final = 0.5
 ATTEND_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 0.5
@@ -63,8 +72,11 @@ class Worker:
         tenants: frozenset[str] = frozenset(),
         plans: frozenset[str] = frozenset(),
         limits: Limits | None = None,
+        push: Callable[[], tuple[PushEndpoints, Deliverer]] | None = None,
+        accounts: Callable[[Consume], AccountsDirectory] | None = None,
         id: str = "",
     ) -> None:
+        """`push` gives what it takes to deliver to endpoints; `accounts` the directory of streams that others have."""
         self.id = id or f"{random.getrandbits(48):012x}"
         self._app = app
         self._subscribers = {subscriber.name: subscriber for subscriber in subscribers}
@@ -76,19 +88,23 @@ class Worker:
         self._feeds = Feeds("tenantry-worker")
         self._is_leaving = False
         self._loops: list[asyncio.Task[None]] = []
+        self._handlings: dict[str, Handling] = {}
         letters = DeadLetters(pool)
+        self._demand = Demand(self._subscribers.values(), roster, lanes)
         self._keeper = Keeper(
-            self._subscribers,
+            self._demand,
             self._roll,
             self._feeds,
             letters,
-            roster=roster,
-            lanes=lanes,
             drain_seconds=self._limits.drain_seconds,
             dispatch_of=self._dispatch_of,
             is_paused=lambda partition: self._attendant.is_paused(partition),
             closed=lambda holding: self._replays.drop(holding),
         )
+        self._make_push = push
+        self._pushing: Pushing | None = None
+        self._make_accounts = accounts if self._subscribers else None
+        self._accounts: AccountsDirectory | None = None
         self._replays = Replays(self.holdings, pool)
         self._attendant = Attendant(self.holdings, self._services, letters, self._replays)
 
@@ -104,20 +120,30 @@ class Worker:
     async def start(self) -> None:
         limits = self._limits
         self._threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="handler")
-        self._handlings = {name: Handling(each, self.id, self._threads) for name, each in self._subscribers.items()}
         # Handlers that block have a dispatch of their own: there are only so many threads.
         self._dispatch = Dispatch(limits.slots, self._handle)
         self._blocking = Dispatch(limits.threads, self._handle)
         for subscriber in self._subscribers.values():
-            self._keeper.since[subscriber.name] = await self._services.register(self._app, subscriber)
+            self._demand.since[subscriber.name] = await self._services.register(self._app, subscriber)
+        if self._make_push is not None:
+            self._pushing = Pushing(*self._make_push(), self._demand)
+            await self._pushing.start()
+        if self._make_accounts is not None:
+            foreign = ForeignAccounts(
+                self._subscribers.values(), self._demand, self._threads, self._keeper.has_given_back
+            )
+            self._accounts = self._make_accounts(foreign.consume)
+            await self._accounts.start()
         await self._roll.start()
-        await self._attendant.attend()
+        await self._attend()
         self._loops = [
             asyncio.create_task(_repeat(self._keeper.look, LOOK_SECONDS, self._keeper.look_now), name="worker look"),
-            asyncio.create_task(_repeat(self._attendant.attend, ATTEND_SECONDS, self._roll.nudged), name="attendant"),
+            asyncio.create_task(_repeat(self._attend, ATTEND_SECONDS, self._roll.nudged), name="worker attend"),
             asyncio.create_task(self._keep(), name="worker keep"),
             asyncio.create_task(self._follow_roll(), name="worker roll"),
         ]
+        if self._accounts is not None:
+            self._loops.append(asyncio.create_task(self._accounts.run(), name="worker accounts"))
 
     async def run(self) -> None:
         watching = asyncio.ensure_future(self._roll.run())
@@ -133,6 +159,10 @@ class Worker:
             await self._roll.introduce()
             await self._keeper.give_all_back()
             await self._roll.leave()
+        if self._accounts is not None:
+            await self._accounts.stop()
+        if self._pushing is not None:
+            await self._pushing.stop()
         await self._dispatch.close()
         await self._blocking.close()
         await self._feeds.close()
@@ -147,13 +177,18 @@ class Worker:
     def load(self) -> dict[str, Any]:
         """What it has to do, and how it copes."""
         holdings = self.holdings.values()
+        tally = sum((holding.tally for holding in holdings), start=self._keeper.past)
+        # What is paused waits for no worker.
+        lags = [holding.lag for holding in holdings if holding.is_flowing]
         return {
             "partitions": len(holdings),
-            "slots": self._limits.slots,
+            "behind": sum(lag > 0 for lag in lags),
+            "slots": self._slots,
             "running": sum(len(holding.running) for holding in holdings),
-            "lag": sum(holding.lag for holding in holdings),
-            "handled": sum(holding.handled for holding in holdings),
-            "busy_seconds": round(sum(holding.busy_seconds for holding in holdings), 3),
+            "lag": sum(lags),
+            "handled": tally.handled,
+            "failed": tally.failed,
+            "busy_seconds": round(tally.busy_seconds, 3),
             "cpu_seconds": round(time.process_time(), 3),
         }
 
@@ -161,12 +196,33 @@ class Worker:
         return Member(
             id=self.id,
             app=self._app,
-            services=frozenset(self._subscribers),
+            services=self._capabilities,
             tenants=self._tenants,
             plans=self._plans,
+            host=HOST,
+            pid=os.getpid(),
             is_leaving=self._is_leaving,
             load=self.load(),
         )
+
+    @property
+    def _capabilities(self) -> frozenset[str]:
+        more = [(self._make_push, PUSH), (self._make_accounts, ACCOUNTS)]
+        return frozenset(self._subscribers) | {name for is_there, name in more if is_there is not None}
+
+    async def _attend(self) -> None:
+        await self._attendant.attend()
+        if self._pushing is not None:
+            try:
+                await self._pushing.attend()
+            except DATABASE_AWAY as problem:
+                AWAY.emit(error=problem)
+
+    @property
+    def _slots(self) -> int:
+        """How many handlers can run at once, of those that there are."""
+        kinds = {subscriber.is_async for subscriber in self._subscribers.values()}
+        return sum(self._limits.slots if is_async else self._limits.threads for is_async in kinds)
 
     async def _follow_roll(self) -> None:
         while True:
@@ -192,7 +248,11 @@ class Worker:
         return self._dispatch if subscriber.is_async else self._blocking
 
     async def _handle(self, holding: Holding, parcels: list[Parcel]) -> None:
-        await self._handlings[holding.subscriber.name].handle(holding, parcels)
+        handling = self._handlings.get(holding.subscriber.name)
+        if handling is None or handling.subscriber is not holding.subscriber:
+            handling = Handling(holding.subscriber, self.id, self._threads)
+            self._handlings[holding.subscriber.name] = handling
+        await handling.handle(holding, parcels)
 
 
 async def _repeat(act: Callable[[], Awaitable[None]], seconds: float, woken: asyncio.Event) -> None:

@@ -27,6 +27,8 @@ SCOPES: Final = {
     "dead-letters:write": "have events that could not be handled handled again, and discard them",
     "plans:read": "see plans",
     "plans:write": "create, change and delete plans",
+    "workers:read": "see workers and how they cope, and those that tenants have to themselves",
+    "workers:write": "start and stop workers for single tenants",
     "keys:write": "see, create and revoke API keys, with no more scopes than one has",
     "audit:read": "read and verify the audit log",
     EVERYTHING: "all of these",

@@ -23,7 +23,6 @@ class RehearsedLane:
     def __init__(self, subscriber: Subscriber, bury: Callable[[Parcel, Death], Awaitable[bool]]) -> None:
         self.outcomes: dict[int, Outcome] = {}
         """By sequence."""
-        self.handled: dict[int, None] = {}
         self._subscriber = subscriber
         self._bury = bury
         self._ready: deque[Parcel] = deque()

@@ -12,6 +12,7 @@ from tenantry.application import Context, Subscriber
 from tenantry.nats.connections import Broker
 from tenantry.nats.feed import Handed
 from tenantry.outbox.emit_drivers import is_connection
+from tenantry.subscriptions.demand import Wanted
 from tenantry.subscriptions.handling import Handling
 from tenantry.subscriptions.holding import Holding
 from tenantry.subscriptions.intake import Intake
@@ -47,16 +48,7 @@ class Place:
         self._remembered = remembered
         self._noted: Remembered = set()
         """What the handler that runs has asked about: remembered if all goes well, as by a transaction."""
-        self._holding = Holding(
-            partition,
-            subscriber,
-            _lane(partition.tenant, subscriber.channel),
-            FENCE,
-            uid=None,
-            weight=1.0,
-            letters=letters,
-            offer=lambda _: None,
-        )
+        self._holding = Holding(partition, _wanted(partition, subscriber), FENCE, letters=letters, offer=lambda _: None)
         self._lane = RehearsedLane(subscriber, self._holding.bury)
         self._holding.intake = cast(Intake, self._lane)
         self._handling = Handling(self._watched(), WORKER, threads, self._remember)
@@ -74,13 +66,13 @@ class Place:
         holding = self._holding
         while holding.is_ready:
             parcels = holding.next()
-            handled = holding.handled
+            handled = holding.tally.handled
             self._noted.clear()
             try:
                 await self._handling.handle(holding, parcels)
             finally:
                 holding.finished(parcels)
-            if holding.handled > handled:
+            if holding.tally.handled > handled:
                 self._remembered |= self._noted
             # What came of dead letters is written down beside, and may let others go on.
             await holding.redriving.until_written()
@@ -141,12 +133,13 @@ async def _later(answer: bool) -> bool:
     return answer
 
 
-def _lane(tenant: str, channel: str) -> Lane:
-    return Lane(
-        tenant=tenant,
-        channel=channel,
+def _wanted(partition: Partition, subscriber: Subscriber) -> Wanted:
+    lane = Lane(
+        tenant=partition.tenant,
+        channel=subscriber.channel,
         stream="REHEARSAL",
-        prefix=f"{NAMESPACE}.tenants.{tenant}.{channel}",
+        prefix=f"{NAMESPACE}.tenants.{partition.tenant}.{subscriber.channel}",
         broker=Broker("nats://rehearsal.invalid"),
         account="",
     )
+    return Wanted(subscriber, lane, identity=None, plan="", weight=1.0, consumer="", config=None)

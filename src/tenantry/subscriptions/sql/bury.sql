@@ -3,7 +3,7 @@ insert into tenantry.dead_letters as d (
     event_id, type, key, trace, state, published_at, job
 )
 values (
-    %(tenant)s, (select id from tenantry.tenants where id = %(tenant)s), %(channel)s, %(service)s, %(part)s, %(sequence)s,
+    %(tenant)s, (select id from tenantry.tenants where id = %(tenant)s and %(is_ours)s), %(channel)s, %(service)s, %(part)s, %(sequence)s,
     %(subject)s, %(payload)s, %(headers)s, %(reason)s, %(traceback)s, %(deliveries)s,
     %(event_id)s, %(type)s, %(key)s, %(trace)s, %(state)s, %(published_at)s, %(job)s
 )

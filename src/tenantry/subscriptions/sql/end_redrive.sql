@@ -1,3 +1,5 @@
-update tenantry.subscription_jobs
+-- Also those whose last letters went with their tenant.
+update tenantry.subscription_jobs j
 set state = 'done', updated_at = now()
-where id = %(job)s and state = 'running' and not exists (select from tenantry.dead_letters where job = %(job)s)
+where j.kind in ('redrive', 'discard') and j.state = 'running'
+    and not exists (select from tenantry.dead_letters d where d.job = j.id)
