@@ -216,7 +216,10 @@ def test_bench_lists_what_it_can_measure_and_refuses_what_it_cannot() -> None:
     assert "wire" in run_tenantry("bench").stdout
     refused = run_tenantry("bench", "nothing")
     assert refused.returncode == 1
-    assert "expected a benchmark, one of fairness, ingest, pipeline, provision, relay, source, wire" in refused.stderr
+    assert (
+        "expected a benchmark, one of fairness, ingest, pipeline, provision, relay, source, wire, workers"
+        in refused.stderr
+    )
 
 
 def test_the_command_is_installed_beside_python() -> None:

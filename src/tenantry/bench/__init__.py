@@ -36,6 +36,7 @@ BENCHMARKS: Final = {
     "relay": ("tenantry.bench.relay", "the outbox relay against rows with flags, and against the database alone"),
     "source": ("tenantry.bench.source", "the Spark source against the official client, and against the wire alone"),
     "wire": ("tenantry.bench.wire", "nats_bulk against the official client: publish with acks, and reading a stream"),
+    "workers": ("tenantry.bench.workers", "handlers against FastStream's, and what a slow tenant costs the others"),
 }
 
 

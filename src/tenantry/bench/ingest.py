@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -22,7 +21,7 @@ from nats.js.api import StreamConfig
 
 from tenantry.bench import Report, Say
 from tenantry.bench.http_load import send_all
-from tenantry.bench.own_platform import own_settings
+from tenantry.bench.own_platform import environment, own_settings
 from tenantry.config import Settings
 from tenantry.embedded.platform import EmbeddedPlatform, use_platform
 from tenantry.embedded.ports import HOST, free_port
@@ -124,17 +123,7 @@ async def _make_plain_streams(platform: EmbeddedPlatform) -> None:
 @asynccontextmanager
 async def _process(platform: EmbeddedPlatform, port: int, *arguments: str) -> AsyncIterator[None]:
     """A server in a process of its own, once it answers."""
-    assert platform.nats is not None
-    environment = dict(
-        os.environ,
-        NATS_URL=platform.nats.url,
-        NATS_CREDS=str(platform.nats.credentials_file("platform")),
-        TENANTRY_NATS_SYSTEM_CREDS=str(platform.nats.credentials_file("system")),
-        TENANTRY_NATS_OPERATOR_KEY=str(platform.directory.secret_path("operator-signing.nk")),
-        DATABASE_URL=platform.database_url,
-        TENANTRY_SECRET=platform.secret,
-    )
-    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environment)
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environment(platform))
     try:
         async with asyncio.timeout(START_SECONDS):
             while not await _answers(port):

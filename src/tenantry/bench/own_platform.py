@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -34,3 +35,8 @@ async def own_platform(settings: Settings) -> AsyncIterator[tuple[EmbeddedPlatfo
             secret=platform.secret,
         ) as administration:
             yield platform, administration
+
+
+def environment(platform: EmbeddedPlatform) -> dict[str, str]:
+    """That of a process which is to use these servers as its own."""
+    return dict(os.environ, **platform.environment())

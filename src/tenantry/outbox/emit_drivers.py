@@ -89,11 +89,19 @@ _DRIVERS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 
 
+def is_connection(value: object) -> bool:
+    """Whether it is one that functions can be called through."""
+    return _find_driver(type(value)) is not None
+
+
+def _find_driver(kind: type) -> Callable[..., Any] | None:
+    names = (f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in kind.__mro__)
+    return next((_DRIVERS[name] for name in names if name in _DRIVERS), None)
+
+
 def _driver(kind: type) -> Callable[..., Any]:
-    for each in kind.__mro__:
-        package = each.__module__.partition(".")[0]
-        if found := _DRIVERS.get(f"{package}.{each.__name__}"):
-            return found
+    if (found := _find_driver(kind)) is not None:
+        return found
     raise TypeError(
         f"expected a connection, one of {', '.join(_DRIVERS)}, got: {kind.__module__}.{kind.__qualname__}; "
         "with any other driver call the SQL function tenantry.emit"

@@ -12,6 +12,7 @@ import psycopg
 from psycopg_pool import PoolTimeout
 
 from tenantry.application import Context, Event, Subscriber, key_of
+from tenantry.application.context import Remember
 from tenantry.errors import EventUndecodable, WorkerFenced
 from tenantry.event import type_matcher
 from tenantry.subscriptions.dead_letters import Death, State
@@ -69,10 +70,13 @@ class NotNow(Exception):
 class Handling:
     """Of all events of one subscriber."""
 
-    def __init__(self, subscriber: Subscriber, worker: str, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, subscriber: Subscriber, worker: str, threads: ThreadPoolExecutor, remember: Remember = remember
+    ) -> None:
         self.subscriber = subscriber
         self._worker = worker
         self._threads = threads
+        self._remember = remember
         self._reader = EventReader(subscriber.data)
         self._wants: Callable[[str], object] = type_matcher(subscriber.types)
         self._needs_key = subscriber.after_last_retry == "park_key"
@@ -166,7 +170,7 @@ class Handling:
             is_replay=last.source.is_replay,
             event_id=events[0].id if len(events) == 1 else "",
             payload=last.message.payload,
-            remember=remember,
+            remember=self._remember,
         )
         given = events[0] if subscriber.batch == 1 else events
         if not subscriber.is_async:

@@ -84,6 +84,11 @@ class Redriving:
                 del self._known[other.id]
         self._outcome(letter, death)
 
+    async def until_written(self) -> None:
+        """Returns when what has come of letters so far is written down."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
     async def close(self) -> None:
         self._ready.clear()
         if self._writing is not None:
