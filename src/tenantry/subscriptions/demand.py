@@ -31,7 +31,7 @@ class Wanted(NamedTuple):
 
     def is_like(self, other: Wanted) -> bool:
         """Whether what is held for one is right for the other."""
-        return self._replace(weight=0, plan="") == other._replace(weight=0, plan="")
+        return self is other or self._replace(weight=0, plan="") == other._replace(weight=0, plan="")
 
 
 class Demand:

@@ -77,7 +77,6 @@ class Holding:
         self.wanted = wanted
         self.subscriber = wanted.subscriber
         self.lane = wanted.lane
-        self.weight = wanted.weight
         self._limit = 1 if wanted.subscriber.is_fifo else wanted.subscriber.in_flight
 
     def __repr__(self) -> str:
@@ -88,6 +87,10 @@ class Holding:
         if blocked is not None:
             self.parked = dict(blocked.keys)
             self.stopped_at = blocked.stopped_at
+
+    @property
+    def weight(self) -> float:
+        return self.wanted.weight
 
     @property
     def is_flowing(self) -> bool:

@@ -114,7 +114,7 @@ class Keeper:
             elif not mine[partition].is_like(holding.wanted):
                 self._begin(partition, self._change(holding, mine[partition]), "open")
             else:
-                holding.weight = mine[partition].weight
+                holding.wanted = mine[partition]
         free = {
             partition: wanted
             for partition, wanted in mine.items()

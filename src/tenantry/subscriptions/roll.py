@@ -62,7 +62,10 @@ class Claim(NamedTuple):
 
 
 class Roll:
-    def __init__(self, namespace: str, broker: Broker, replicas: int, me: Callable[[], Member]) -> None:
+    def __init__(
+        self, namespace: str, broker: Broker, id: str, introduction: Callable[[], Member], *, replicas: int = 1
+    ) -> None:
+        self.id = id
         self.changed = asyncio.Event()
         """Somebody came or went, claimed or released."""
         self.nudged = asyncio.Event()
@@ -71,7 +74,7 @@ class Roll:
         self._prefix = f"{namespace}.workers"
         self._broker = broker
         self._replicas = replicas
-        self._me = me
+        self._introduction = introduction
         self._members: dict[str, Member] = {}
         self._heard_at: dict[str, int] = {}
         """How many words of its own this worker had read by then."""
@@ -84,10 +87,6 @@ class Roll:
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self.feed: Feed
-
-    @property
-    def id(self) -> str:
-        return self._me().id
 
     @property
     def is_current(self) -> bool:
@@ -147,9 +146,9 @@ class Roll:
 
     async def introduce(self) -> None:
         """Say that this worker is there, and what it is there for."""
-        sent, me = time.monotonic(), self._me()
+        sent, document = time.monotonic(), msgspec.json.encode(self._introduction())
         try:
-            await self._publish(self._member_subject(me.id), msgspec.json.encode(me), ttl=MEMBER_TTL)
+            await self._publish(self._member_subject(self.id), document, ttl=MEMBER_TTL)
         except BrokerError:
             return
         self._good_until = sent + LEASE_SECONDS

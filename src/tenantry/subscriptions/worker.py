@@ -43,6 +43,7 @@ LOOK_SECONDS: Final = 0.5
 ATTEND_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 0.5
 SEEN_SECONDS: Final = 10.0
+TOGETHER_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Worker:
         self._plans = plans
         self._limits = limits or Limits()
         self._services = Services(pool)
-        self._roll = Roll(lanes.app, broker, replicas, self._introduce)
+        self._roll = Roll(lanes.app, broker, self.id, self._introduce, replicas=replicas)
         self._feeds = Feeds("tenantry-worker")
         self._is_leaving = False
         self._loops: list[asyncio.Task[None]] = []
@@ -221,7 +222,7 @@ class Worker:
     @property
     def _slots(self) -> int:
         """How many handlers can run at once, of those that there are."""
-        kinds = {subscriber.is_async for subscriber in self._subscribers.values()}
+        kinds = {subscriber.is_async for subscriber in self._subscribers.values()} or {True}
         return sum(self._limits.slots if is_async else self._limits.threads for is_async in kinds)
 
     async def _follow_roll(self) -> None:
@@ -256,9 +257,10 @@ class Worker:
 
 
 async def _repeat(act: Callable[[], Awaitable[None]], seconds: float, woken: asyncio.Event) -> None:
-    """Again and again, and at once when it is woken."""
+    """Again and again, and soon when it is woken: what comes together is looked at together."""
     while True:
         await act()
+        await asyncio.sleep(TOGETHER_SECONDS)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await woken.wait()
