@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.rows import dict_row
 
 from tenantry.api.app import build_app
@@ -25,6 +24,7 @@ from tenantry.tenants.assembly import open_administration
 from tenantry.tenants.roster import Roster
 from tenantry.testing import TestPlatform
 from tests.api.conftest import Api
+from tests.databases import without_database
 from tests.own_server import OwnServer
 
 
@@ -85,19 +85,8 @@ class FragilePlatform:
             await relay.stop()
             await end([following])
 
-    @asynccontextmanager
-    async def without_database(self) -> AsyncIterator[None]:
-        name = sql.Identifier(self.database.rpartition("/")[2])
-        async with await psycopg.AsyncConnection.connect(self.superuser, autocommit=True) as admin:
-            await admin.execute(sql.SQL("alter database {} allow_connections false").format(name))
-            await admin.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s",
-                [name.as_string().strip('"')],
-            )
-            try:
-                yield
-            finally:
-                await admin.execute(sql.SQL("alter database {} allow_connections true").format(name))
+    def without_database(self) -> AbstractAsyncContextManager[None]:
+        return without_database(self.superuser, self.database)
 
 
 @asynccontextmanager

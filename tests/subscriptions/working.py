@@ -17,6 +17,7 @@ from tenantry.nats.connections import connect_bulk
 from tenantry.service import end
 from tenantry.subscriptions.worker import Limits, Worker
 from tenantry.tenants.administration import Administration
+from tenantry.tenants.lanes import Lane
 from tenantry.tenants.roster import Roster
 from tenantry.tenants.spec import TenantSpec
 
@@ -45,7 +46,14 @@ class Working:
         return names
 
     async def publish(
-        self, tenant: str, count: int = 1, *, type: str = "order.created", channel: str = "events", **attributes: Any
+        self,
+        tenant: str,
+        count: int = 1,
+        *,
+        type: str = "order.created",
+        channel: str = "events",
+        lane: Lane | None = None,
+        **attributes: Any,
     ) -> None:
         """So many more events of a tenant; their data is their number."""
         first = len(self.published[tenant]) + 1
@@ -56,12 +64,19 @@ class Working:
             (document(tenant, number, type, **attributes) for number in numbers),
             type=type,
             channel=channel,
+            lane=lane,
         )
 
     async def publish_documents(
-        self, tenant: str, documents: Iterable[bytes], *, type: str = "order.created", channel: str = "events"
+        self,
+        tenant: str,
+        documents: Iterable[bytes],
+        *,
+        type: str = "order.created",
+        channel: str = "events",
+        lane: Lane | None = None,
     ) -> None:
-        lane = await self.administration.lanes.resolve(tenant, channel)
+        lane = lane or await self.administration.lanes.resolve(tenant, channel)
         messages = [Message(f"{lane.prefix}.{type}", each, uuid4().hex) for each in documents]
 
         def send() -> None:

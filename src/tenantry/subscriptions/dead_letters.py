@@ -17,6 +17,8 @@ from tenantry.subscriptions.spreading import ACCOUNTS, Partition
 
 State = Literal["dead", "parked", "held", "stopped"]
 
+PATIENCE_SECONDS: Final = 5.0
+"""With a database that is away: whoever waits for it holds up a tenant, or keeps a slot."""
 LONGEST_REASON: Final = 2_000
 LONGEST_TRACEBACK: Final = 20_000
 
@@ -95,7 +97,7 @@ class DeadLetters:
             "job": job,
             "published_at": datetime.fromtimestamp(message.stored_at / 1e9, UTC),
         }
-        async with self._pool.connection() as connection, connection.transaction():
+        async with self._pool.connection(PATIENCE_SECONDS) as connection, connection.transaction():
             await _sql.execute(connection, "bury", row)
             if job is not None:
                 await _sql.execute(connection, "add_to_job", {"job": job})
@@ -103,7 +105,7 @@ class DeadLetters:
     async def blocked(self, partitions: list[Partition]) -> dict[Partition, Blocked]:
         """What waits, of those partitions of which something does."""
         found: dict[Partition, Blocked] = {}
-        async with self._pool.connection() as connection:
+        async with self._pool.connection(PATIENCE_SECONDS) as connection:
             for row in await _sql.fetch_all(connection, "blocked", _columns(partitions)):
                 partition = Partition(row["service"], row["tenant_id"], row["part"])
                 blocked = found.setdefault(partition, Blocked({}, None))
@@ -115,14 +117,14 @@ class DeadLetters:
 
     async def asked_for(self, partitions: list[Partition], limit: int) -> list[DeadLetter]:
         """Those that somebody wants handled again or dropped, the oldest of each partition first."""
-        async with self._pool.connection() as connection:
+        async with self._pool.connection(PATIENCE_SECONDS) as connection:
             await _sql.execute(connection, "end_redrive")
             rows = await _sql.fetch_all(connection, "asked_for", _columns(partitions) | {"limit": limit})
         return [_letter(row) for row in rows]
 
     async def settle(self, letter: DeadLetter) -> int:
         """It was handled, or dropped; how many of its key are left."""
-        async with self._pool.connection() as connection, connection.transaction():
+        async with self._pool.connection(PATIENCE_SECONDS) as connection, connection.transaction():
             row = await _sql.fetch_one(connection, "settle_letter", {"id": letter.id, "job": letter.job})
             await _sql.execute(connection, "end_redrive")
         return int(row["left"]) if row else 0
@@ -130,7 +132,7 @@ class DeadLetters:
     async def failed_again(self, letter: DeadLetter, death: Death) -> None:
         """It stays; and what was to follow it in the same job stays, too, if order says so."""
         said = {"id": letter.id, "job": letter.job, "reason": death.reason, "traceback": death.traceback}
-        async with self._pool.connection() as connection, connection.transaction():
+        async with self._pool.connection(PATIENCE_SECONDS) as connection, connection.transaction():
             await _sql.execute(connection, "failed_again", said)
             await _sql.execute(connection, "end_redrive")
 

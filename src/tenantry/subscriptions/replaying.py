@@ -18,6 +18,7 @@ from tenantry.errors import BrokerError, JetStreamRefused
 from tenantry.nats.jetstream import Config, JetStream
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import SqlFolder
+from tenantry.subscriptions.dead_letters import PATIENCE_SECONDS
 from tenantry.subscriptions.durables import ensure_durable
 from tenantry.subscriptions.holding import Holding
 from tenantry.subscriptions.intake import Intake
@@ -72,7 +73,7 @@ class Replays:
         self._steps: dict[tuple[UUID, Partition], asyncio.Task[None]] = {}
 
     async def attend(self) -> None:
-        async with self._pool.connection() as connection:
+        async with self._pool.connection(PATIENCE_SECONDS) as connection:
             rows = await _sql.fetch_all(
                 connection, "open_replays", {"services": list({each.service for each in self._holdings})}
             )
@@ -188,7 +189,7 @@ class Replays:
             "span": Jsonb(msgspec.to_builtins(span)),
             "parts": job.parts,
         }
-        async with self._pool.connection() as connection, connection.transaction():
+        async with self._pool.connection(PATIENCE_SECONDS) as connection, connection.transaction():
             await _sql.execute(connection, "record_span", said)
             await _sql.execute(connection, "sum_spans", said)
 

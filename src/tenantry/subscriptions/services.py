@@ -8,6 +8,7 @@ from tenantry.application import Subscriber
 from tenantry.errors import SubscriptionConflict
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import SqlFolder
+from tenantry.subscriptions.dead_letters import PATIENCE_SECONDS
 
 _sql = SqlFolder("tenantry.subscriptions")
 
@@ -29,7 +30,7 @@ class Services:
             "after_last_retry": subscriber.after_last_retry,
             "parts": subscriber.parts,
         }
-        async with self._pool.connection() as connection:
+        async with self._pool.connection(PATIENCE_SECONDS) as connection:
             row = await _sql.fetch_one(connection, "register_service", said)
         assert row is not None
         if row["app"] != app:
@@ -42,11 +43,11 @@ class Services:
 
     async def keep(self, app: str, services: list[str]) -> None:
         """There are workers for these."""
-        async with self._pool.connection() as connection:
+        async with self._pool.connection(PATIENCE_SECONDS) as connection:
             await _sql.execute(connection, "keep_services", {"app": app, "services": services})
 
     async def paused(self) -> set[tuple[str, str]]:
         """Service and tenant of those that are not to be handled now."""
-        async with self._pool.connection() as connection:
+        async with self._pool.connection(PATIENCE_SECONDS) as connection:
             rows = await _sql.fetch_all(connection, "paused")
         return {(row["service"], row["tenant_id"]) for row in rows}
