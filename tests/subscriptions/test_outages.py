@@ -1,4 +1,4 @@
-"""The database is away, a consumer is deleted, a stream is missing: what can go on does, and the rest is made up for."""
+"""The database is away, a consumer is deleted, a stream is missing: what can go on does, and the rest comes later."""
 
 from __future__ import annotations
 

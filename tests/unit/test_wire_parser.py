@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nats_bulk.errors import ProtocolError
-from nats_bulk.wire import Acknowledgements, Delivery, Info, Operation, Parser, Ping, Pong, Refusal, StoredMessages
+from nats_bulk.wire import (
+    Acknowledgements,
+    ConsumedMessages,
+    Delivery,
+    Info,
+    Operation,
+    Parser,
+    Ping,
+    Pong,
+    Refusal,
+    StoredMessages,
+)
 
 INBOX = "_INBOX.0123456789abcdef."
 
@@ -65,6 +76,17 @@ def stored(draw: st.DrawFn) -> tuple[bytes, Operation]:
     return raw, StoredMessages(reply, (b"a.b",), (b"%d" % sequence,), (stamp,), (published,), [payload])
 
 
+@st.composite
+def consumed(draw: st.DrawFn) -> tuple[bytes, Operation]:
+    """A message that a consumer handed out, with or without headers."""
+    subject, payload, sid = draw(subjects), draw(bodies), draw(st.integers(1, 9999))
+    reply = b"$JS.ACK.S.c.1.%d.1.1794813329930473663.9" % draw(st.integers(1, 10**12))
+    header = draw(st.sampled_from([b"", b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"]))
+    sizes = b"%d %d" % (len(header), len(header) + len(payload)) if header else b"%d" % len(payload)
+    line = b"%bMSG %b %d %b %b\r\n" % (b"H" if header else b"", subject, sid, reply, sizes)
+    return line + header + payload + b"\r\n", ConsumedMessages([subject], [reply], [header], [payload])
+
+
 controls = st.sampled_from(
     [
         (b"PING\r\n", Ping()),
@@ -73,7 +95,7 @@ controls = st.sampled_from(
         (b"-ERR 'Stale Connection'\r\n", Refusal("Stale Connection")),
     ]
 )
-conversations = st.lists(st.one_of(messages(), acknowledgements(), stored(), controls), max_size=30)
+conversations = st.lists(st.one_of(messages(), acknowledgements(), stored(), consumed(), controls), max_size=30)
 
 
 def flat(operations: list[Operation]) -> list[Operation]:
@@ -85,6 +107,8 @@ def flat(operations: list[Operation]) -> list[Operation]:
         elif isinstance(operation, StoredMessages):
             for a, b, c, d, e in zip(*operation[1:], strict=True):
                 result.append(StoredMessages(operation.reply, (a,), (b,), (c,), (d,), [e]))
+        elif isinstance(operation, ConsumedMessages):
+            result += [ConsumedMessages([a], [b], [c], [d]) for a, b, c, d in zip(*operation, strict=True)]
         else:
             result.append(operation)
     return result
@@ -108,6 +132,13 @@ def test_without_an_inbox_the_same_acknowledgements_come_as_messages(runs: list[
     parsed = Parser().feed(b"".join(raw for raw, _ in runs))
     assert all(isinstance(operation, Delivery) for operation in parsed)
     assert len(parsed) == len(runs)
+
+
+@given(st.lists(stored(), min_size=1, max_size=5))
+def test_who_does_not_read_streams_gets_their_messages_one_by_one(messages: list[tuple[bytes, Operation]]) -> None:
+    parsed = Parser(INBOX, reads_streams=False).feed(b"".join(raw for raw, _ in messages))
+    assert all(isinstance(operation, Delivery) for operation in parsed)
+    assert len(parsed) == len(messages)
 
 
 @given(st.binary(max_size=300))

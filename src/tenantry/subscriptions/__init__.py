@@ -1,1 +1,1 @@
-"""Subscriptions: workers, assignment, push, replay, redrive. Not built yet."""
+"""Subscriptions: workers and how tenants are spread over them, push, dead letters, redrive, replay, scaling."""
