@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tenantry.subscriptions.database import AWAY, DATABASE_AWAY
 from tenantry.subscriptions.dead_letters import DeadLetters
 from tenantry.subscriptions.holding import Holding
-from tenantry.subscriptions.keeper import AWAY, DATABASE_AWAY
 from tenantry.subscriptions.replaying import Replays
 from tenantry.subscriptions.services import Services
 from tenantry.subscriptions.spreading import Partition

@@ -12,13 +12,12 @@ from psycopg.types.json import Jsonb
 from tenantry.nats.feed import Handed
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import SqlFolder
+from tenantry.subscriptions.database import PATIENCE_SECONDS
 from tenantry.subscriptions.parcel import Parcel
 from tenantry.subscriptions.spreading import ACCOUNTS, Partition
 
 State = Literal["dead", "parked", "held", "stopped"]
 
-PATIENCE_SECONDS: Final = 5.0
-"""With a database that is away: whoever waits for it holds up a tenant, or keeps a slot."""
 LONGEST_REASON: Final = 2_000
 LONGEST_TRACEBACK: Final = 20_000
 

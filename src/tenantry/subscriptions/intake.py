@@ -175,7 +175,10 @@ class Intake:
         delivered, floor = state["delivered"], state["ack_floor"]
         if state["num_ack_pending"]:
             last = int(delivered["stream_seq"])
-            for sequence in range(max(int(floor["stream_seq"]) + 1, last - MOST_RECLAIMED), last + 1):
+            first = max(int(floor["stream_seq"]) + 1, last - MOST_RECLAIMED)
+            # In order, and one at a time, it can only be the last.
+            is_one = self._in_order and state["config"].get("max_ack_pending") == 1
+            for sequence in range(last if is_one else first, last + 1):
                 if sequence not in self._held:
                     reply = f"$JS.ACK.{self.stream}.{self.consumer}.1.{sequence}.{delivered['consumer_seq']}.0.0"
                     self._feed.say(reply.encode(), b"-NAK")

@@ -9,13 +9,11 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-import psycopg
-from psycopg_pool import PoolTimeout
-
 from tenantry.application import Subscriber
 from tenantry.errors import BrokerError, SubscriptionConflict, TenantryError
 from tenantry.nats.jetstream import Config, JetStream
 from tenantry.service import end
+from tenantry.subscriptions.database import AWAY, DATABASE_AWAY
 from tenantry.subscriptions.dead_letters import Blocked, DeadLetters
 from tenantry.subscriptions.demand import Demand, Wanted
 from tenantry.subscriptions.dispatch import Dispatch
@@ -40,18 +38,9 @@ NOT_OPENED = signal(
     "retry_seconds",
     level="warning",
 )
-AWAY = signal(
-    "subscriptions.database_away",
-    "What is paused, or to be handled again, cannot be read; all else goes on.",
-    "error",
-    level="warning",
-)
-
 OPENED_SIDE_BY_SIDE: Final = 64
 FIRST_RETRY_SECONDS: Final = 0.1
 LONGEST_RETRY_SECONDS: Final = 10.0
-
-DATABASE_AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
 
 
 class Keeper:
@@ -162,7 +151,9 @@ class Keeper:
         before = {partition: self._roll.holder(partition) for partition in free}
         fences = await asyncio.gather(*(self._claim(partition) for partition in free))
         claimed = {partition: fence for partition, fence in zip(free, fences, strict=True) if fence is not None}
-        blocked = await self._blocked(list(claimed)) if claimed else {}
+        # Where nothing waits for dead letters, a database that is away is no reason to wait, either.
+        careful = [each for each in claimed if free[each].subscriber.after_last_retry != "skip"]
+        blocked = await self._blocked(careful) if careful else {}
         for partition, fence in claimed.items():
             wanted = free[partition]
             holding = Holding(

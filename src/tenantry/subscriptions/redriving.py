@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from tenantry.service import end
+from tenantry.subscriptions.database import AWAY, DATABASE_AWAY
 from tenantry.subscriptions.dead_letters import DeadLetter, DeadLetters, Death
 from tenantry.subscriptions.parcel import Parcel
 
@@ -102,11 +103,13 @@ class Redriving:
     async def _write(self) -> None:
         while not self._outcomes.empty():
             letter, death = await self._outcomes.get()
-            # If the database is away the letter stays as it was: it is asked for again, and handled once more.
             try:
                 if death is None:
                     await self._settled(letter, await self._letters.settle(letter))
                 else:
                     await self._letters.failed_again(letter, death)
+            except DATABASE_AWAY as problem:
+                # The letter stays as it was: it is asked for again, and handled once more.
+                AWAY.emit(error=problem)
             finally:
                 self._known.pop(letter.id, None)

@@ -18,11 +18,10 @@ from tenantry.errors import BrokerError, JetStreamRefused
 from tenantry.nats.jetstream import Config, JetStream
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import SqlFolder
-from tenantry.subscriptions.dead_letters import PATIENCE_SECONDS
+from tenantry.subscriptions.database import PATIENCE_SECONDS
 from tenantry.subscriptions.durables import ensure_durable
 from tenantry.subscriptions.holding import Holding
 from tenantry.subscriptions.intake import Intake
-from tenantry.subscriptions.keeper import DATABASE_AWAY
 from tenantry.subscriptions.spreading import Partition
 from tenantry.telemetry import signal
 
@@ -95,8 +94,8 @@ class Replays:
         try:
             await self._advance(job, holding, holding.intake, span)
             await self._record(job, holding.partition.part, span)
-        except (BrokerError, *DATABASE_AWAY) as problem:
-            FAILED.emit(tenant=job.tenant_id, service=job.service, reason=str(problem))
+        except Exception as problem:
+            FAILED.emit(tenant=job.tenant_id, service=job.service, reason=f"{type(problem).__name__}: {problem}")
 
     def drop(self, holding: Holding) -> None:
         """It is not ours any more: whoever has it goes on."""

@@ -91,7 +91,7 @@ class Roll:
     @property
     def is_current(self) -> bool:
         """Whether this worker may act on what it holds."""
-        return time.monotonic() < self._good_until
+        return _now() < self._good_until
 
     @property
     def members(self) -> list[Member]:
@@ -146,7 +146,7 @@ class Roll:
 
     async def introduce(self) -> None:
         """Say that this worker is there, and what it is there for."""
-        sent, document = time.monotonic(), msgspec.json.encode(self._introduction())
+        sent, document = _now(), msgspec.json.encode(self._introduction())
         try:
             await self._publish(self._member_subject(self.id), document, ttl=MEMBER_TTL)
         except BrokerError:
@@ -266,6 +266,11 @@ class Roll:
 
     def _claim_subject(self, partition: Partition) -> str:
         return f"{self._prefix}.claims.{partition.service}.{partition.tenant}.{partition.part}"
+
+
+def _now() -> float:
+    """Also the time that the machine was asleep counts, where that is to be had."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 async def _ensure_stream(jetstream: JetStream, subjects: str, replicas: int) -> None:

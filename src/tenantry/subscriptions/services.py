@@ -8,7 +8,7 @@ from tenantry.application import Subscriber
 from tenantry.errors import SubscriptionConflict
 from tenantry.postgres.pool import Pool
 from tenantry.postgres.queries import SqlFolder
-from tenantry.subscriptions.dead_letters import PATIENCE_SECONDS
+from tenantry.subscriptions.database import PATIENCE_SECONDS
 
 _sql = SqlFolder("tenantry.subscriptions")
 

@@ -19,13 +19,14 @@ from tenantry.postgres.pool import Pool
 from tenantry.service import end
 from tenantry.subscriptions.accounts import ForeignAccounts
 from tenantry.subscriptions.attendant import Attendant
+from tenantry.subscriptions.database import AWAY, DATABASE_AWAY
 from tenantry.subscriptions.dead_letters import DeadLetters
 from tenantry.subscriptions.demand import Demand
 from tenantry.subscriptions.dispatch import Dispatch
 from tenantry.subscriptions.feeds import Feeds
 from tenantry.subscriptions.handling import Handling
 from tenantry.subscriptions.holding import Holding
-from tenantry.subscriptions.keeper import AWAY, DATABASE_AWAY, Keeper
+from tenantry.subscriptions.keeper import Keeper
 from tenantry.subscriptions.parcel import Parcel
 from tenantry.subscriptions.push_delivery import Deliverer
 from tenantry.subscriptions.push_endpoints import PushEndpoints
@@ -34,11 +35,22 @@ from tenantry.subscriptions.replaying import Replays
 from tenantry.subscriptions.roll import Roll
 from tenantry.subscriptions.services import Services
 from tenantry.subscriptions.spreading import ACCOUNTS, PUSH, Member, Partition
+from tenantry.telemetry import signal
 from tenantry.tenants.accounts_directory import AccountsDirectory, Consume
 from tenantry.tenants.lanes import Lanes
 from tenantry.tenants.roster import Roster
 
 HOST: Final = socket.gethostname()
+NOT_HANDLED = signal(
+    "subscriptions.not_handled",
+    "Something unforeseen went wrong around a handler; its events are tried again.",
+    "tenant",
+    "service",
+    "error",
+    level="error",
+)
+
+UNFORESEEN_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.5
 ATTEND_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 0.5
@@ -253,7 +265,13 @@ class Worker:
         if handling is None or handling.subscriber is not holding.subscriber:
             handling = Handling(holding.subscriber, self.id, self._threads)
             self._handlings[holding.subscriber.name] = handling
-        await handling.handle(holding, parcels)
+        try:
+            await handling.handle(holding, parcels)
+        except Exception as problem:
+            # Nothing that can go wrong is known to end here; should it, no event is lost by it.
+            NOT_HANDLED.emit(tenant=holding.tenant, service=holding.subscriber.name, error=problem)
+            for parcel in parcels:
+                parcel.source.put_off(parcel, UNFORESEEN_SECONDS)
 
 
 async def _repeat(act: Callable[[], Awaitable[None]], seconds: float, woken: asyncio.Event) -> None:
