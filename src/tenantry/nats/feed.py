@@ -143,6 +143,8 @@ class Feed(KeptLink):
             await self.settle()
 
     def detach(self, taker: Taker) -> None:
+        if self._link is not None:
+            self._write([b"UNSUB %d\r\n" % self._numbers[taker]])
         del self._by_number[self._numbers.pop(taker)]
         place = (taker.stream.encode(), taker.consumer.encode())
         if self._takers.get(place) is taker:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Final
 
-from nats_bulk import BulkError, parse_addresses
+from nats_bulk import parse_addresses
 from tenantry.nats.connections import Broker
 from tenantry.nats.link import Link, Listener
 from tenantry.service import end
@@ -76,7 +76,8 @@ class KeptLink(Listener):
         for _ in range(len(self._servers)):
             try:
                 link = await Link.open(self._broker, self._servers[0], self._name, self)
-            except (BulkError, OSError) as refused:
+            except Exception as refused:
+                # Whatever it is, credentials that are none among it: it is tried again, and told.
                 problem = refused
                 self._servers.append(self._servers.pop(0))
                 continue

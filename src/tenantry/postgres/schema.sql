@@ -906,7 +906,7 @@ create table tenantry.dead_letters (
     traceback text not null default '',
     deliveries integer not null default 1,
     job uuid references tenantry.subscription_jobs (id) on delete set null,
-    primary key (tenant_id, channel, service, sequence)
+    primary key (tenant_id, channel, service, part, sequence, published_at)
 );
 comment on table tenantry.dead_letters is 'Events of lanes that could not be processed, as they were';
 comment on column tenantry.dead_letters.owner_id is 'The tenant, if the registry knows it; what is its goes with it';

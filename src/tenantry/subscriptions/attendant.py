@@ -12,7 +12,8 @@ from tenantry.subscriptions.replaying import Replays
 from tenantry.subscriptions.services import Services
 from tenantry.subscriptions.spreading import Partition
 
-LETTERS_AT_ONCE: Final = 500
+LETTERS_AT_ONCE: Final = 20
+"""Of each partition."""
 
 
 class Attendant:

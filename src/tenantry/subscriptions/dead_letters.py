@@ -84,14 +84,19 @@ class DeadLetters:
             "sequence": message.sequence,
             "subject": _storable(parcel.subject, 4096),
             "payload": message.payload,
-            "headers": Jsonb({_storable(name, 256): values for name, values in parcel.headers.items()}),
-            "reason": death.reason,
+            "headers": Jsonb(
+                {
+                    _storable(name, 256): [_storable(value, 4096) for value in values]
+                    for name, values in parcel.headers.items()
+                }
+            ),
+            "reason": _storable(death.reason, LONGEST_REASON),
             "traceback": death.traceback,
             "deliveries": parcel.attempt,
-            "event_id": death.event_id,
-            "type": death.type,
+            "event_id": death.event_id and _storable(death.event_id, 256),
+            "type": death.type and _storable(death.type, 256),
             "key": death.key,
-            "trace": death.trace,
+            "trace": death.trace and _storable(death.trace, 256),
             "state": death.state,
             "job": job,
             "published_at": datetime.fromtimestamp(message.stored_at / 1e9, UTC),

@@ -119,9 +119,11 @@ class Dispatch:
             except asyncio.CancelledError:
                 if me not in self._cut_short:
                     raise
-                self._cut_short.discard(me)
-                me.uncancel()
             finally:
+                if me in self._cut_short:
+                    self._cut_short.discard(me)
+                    while me.uncancel():
+                        pass
                 del self._busy[me]
                 self.running -= 1
                 tenant.running -= 1

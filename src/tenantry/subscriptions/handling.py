@@ -57,6 +57,7 @@ UNBURIED = signal(
 MOST_CRASHES: Final = 10
 """So often more than it is retried may an event be handed out, before it is what kills its workers."""
 UNBURIED_SECONDS: Final = 5.0
+FENCED_SECONDS: Final = 1.0
 
 
 class NotNow(Exception):
@@ -84,6 +85,13 @@ class Handling:
 
     async def handle(self, holding: Holding, parcels: list[Parcel]) -> None:
         """Whatever happens, each parcel's source is told."""
+        if not holding.is_current():
+            for parcel in parcels:
+                parcel.source.return_unhandled(parcel)
+            return
+        if len(parcels) > 1 and self.subscriber.after_last_retry == "stop" and not self._can_read(holding, parcels):
+            # What comes before one that stops the lane is handled, and what comes after it is not.
+            return _one_by_one(parcels)
         events: list[Event[Any]] = []
         accepted: list[Parcel] = []
         for parcel in parcels:
@@ -129,6 +137,14 @@ class Handling:
         except EventUndecodable as problem:
             await self._bury(holding, parcel, Death(str(problem), state=self._state_of_dead()))
             return None
+
+    def _can_read(self, holding: Holding, parcels: list[Parcel]) -> bool:
+        try:
+            for parcel in parcels:
+                self._reader.read(parcel.message.payload, holding.tenant, holding.lane.channel, parcel.sequence)
+        except EventUndecodable:
+            return False
+        return True
 
     async def _sift(self, holding: Holding, parcel: Parcel, event: Event[Any]) -> Event[Any] | None:
         subscriber = self.subscriber
@@ -189,11 +205,9 @@ class Handling:
     ) -> None:
         if len(parcels) > 1:
             # Whose fault it is shows when each is handled by itself.
-            for parcel in parcels:
-                parcel.is_alone = True
-            return parcels[0].source.put_first(parcels)
+            return _one_by_one(parcels)
         if isinstance(problem, WorkerFenced):
-            return parcels[0].source.return_unhandled(parcels[0])
+            return parcels[0].source.put_off(parcels[0], FENCED_SECONDS)
         if isinstance(problem, NotNow):
             # It has not been tried.
             parcels[0].source.put_first(parcels)
@@ -232,6 +246,12 @@ class Handling:
     def _state_of_dead(self) -> State:
         """Of one that has no key."""
         return "stopped" if self.subscriber.after_last_retry == "stop" else "dead"
+
+
+def _one_by_one(parcels: list[Parcel]) -> None:
+    for parcel in parcels:
+        parcel.is_alone = True
+    parcels[0].source.put_first(parcels)
 
 
 def _known(event: Event[Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tenantry.errors import BrokerError
 from tenantry.subscriptions.dead_letters import Blocked, DeadLetter, DeadLetters, Death
 from tenantry.subscriptions.demand import Wanted
 from tenantry.subscriptions.dispatch import Work
-from tenantry.subscriptions.intake import Intake
+from tenantry.subscriptions.intake import Burial, Intake
 from tenantry.subscriptions.parcel import Parcel, Source
 from tenantry.subscriptions.redriving import Redriving
 from tenantry.subscriptions.spreading import Partition
@@ -40,6 +40,7 @@ class Holding:
         *,
         letters: DeadLetters,
         offer: Callable[[Work], None],
+        is_current: Callable[[], bool],
     ) -> None:
         self.partition = partition
         self.tenant = partition.tenant
@@ -49,7 +50,11 @@ class Holding:
         self.wanted = wanted
         self.become(wanted)
         self.intake: Intake | None = None
-        self.redriving = Redriving(letters, offer=self._offer_own, settled=self._letter_settled)
+        self.is_current = is_current
+        """Whether this worker may act on it."""
+        self._settling = asyncio.Lock()
+        """An event that is to wait for a letter, and the letter that it waits for, are seen to one after the other."""
+        self.redriving = Redriving(letters, self._settling, offer=self._offer_own, settled=self._letter_settled)
         self.replays: list[Intake] = []
         self.parked: dict[str, int] = {}
         """Keys whose events are held back, and how many there are."""
@@ -124,6 +129,9 @@ class Holding:
                 intake.keep(moment)
         if self.intake is not None and self.is_flowing == self.intake.is_hushed and not self._changing:
             self.change_flow()
+        if self.is_ready:
+            # Whatever made it so, nobody may have told the dispatch.
+            self._offer(self)
 
     @property
     def lag(self) -> int:
@@ -199,17 +207,19 @@ class Holding:
 
     # -- what becomes of events -------------------------------------------------------------------------------------
 
-    async def bury(self, parcel: Parcel, death: Death) -> bool:
-        """Whether the lane goes on."""
-        job = self.redriving.job_of(death.key) if death.state == "held" and death.key else None
-        await self._letters.bury(self.partition, self.lane.channel, parcel, death, job)
+    async def bury(self, parcel: Parcel, death: Death) -> Burial:
+        async with self._settling:
+            if death.state == "held" and death.key not in self.parked:
+                return "free"
+            job = self.redriving.job_of(death.key) if death.state == "held" and death.key else None
+            await self._letters.bury(self.partition, self.lane.channel, parcel, death, job)
+            if death.key is not None and death.state != "dead":
+                self.parked[death.key] = self.parked.get(death.key, 0) + 1
         if death.state == "stopped":
             self.stopped_at = parcel.sequence
             self.change_flow()
-            return False
-        if death.key is not None and death.state != "dead":
-            self.parked[death.key] = self.parked.get(death.key, 0) + 1
-        return True
+            return "stopped"
+        return "buried"
 
     async def _letter_settled(self, letter: DeadLetter, left: int) -> None:
         if letter.state == "stopped":

@@ -39,6 +39,9 @@ NOT_OPENED = signal(
     level="warning",
 )
 OPENED_SIDE_BY_SIDE: Final = 64
+MEMORY_BYTES: Final = 256 << 20
+"""Of events that wait in this process, about."""
+CUT_SECONDS: Final = 0.5
 FIRST_RETRY_SECONDS: Final = 0.1
 LONGEST_RETRY_SECONDS: Final = 10.0
 
@@ -74,7 +77,7 @@ class Keeper:
 
     async def give_all_back(self) -> None:
         """Each as soon as what runs of it has ended."""
-        await end([task for task in self._tasks.values() if task.get_name() == "open"])
+        await end([task for task in self._tasks.values() if task.get_name() in ("open", "take")])
         await asyncio.gather(*(self._release(holding) for holding in list(self.holdings.values())))
 
     def has_given_back(self, partition: Partition) -> bool:
@@ -102,6 +105,8 @@ class Keeper:
                 self._begin(partition, self._release(holding), "release")
             elif not mine[partition].is_like(holding.wanted):
                 self._begin(partition, self._change(holding, mine[partition]), "open")
+            elif holding.intake is None and not holding.is_closing:
+                self._begin(partition, self._open(holding, is_takeover=True), "open")
             else:
                 holding.wanted = mine[partition]
         free = {
@@ -121,7 +126,8 @@ class Keeper:
 
     def _is_ours(self, holding: Holding) -> bool:
         claim = self._roll.holder(holding.partition)
-        return claim is not None and claim.worker == self._roll.id and claim.fence == holding.fence
+        is_claimed = claim is not None and claim.worker == self._roll.id and claim.fence == holding.fence
+        return is_claimed and holding.is_current()
 
     def _begin(self, partition: Partition, work: Coroutine[Any, Any, None], name: str) -> None:
         self._register(partition, asyncio.create_task(work, name=name))
@@ -157,13 +163,23 @@ class Keeper:
         for partition, fence in claimed.items():
             wanted = free[partition]
             holding = Holding(
-                partition, wanted, fence, letters=self._letters, offer=self._dispatch_of(wanted.subscriber).offer
+                partition,
+                wanted,
+                fence,
+                letters=self._letters,
+                offer=self._dispatch_of(wanted.subscriber).offer,
+                is_current=self._currency(),
             )
             holding.block(blocked.get(partition))
             holding.is_paused = self._is_paused(partition)
             self.holdings[partition] = holding
             self._begin(partition, self._open(holding, is_takeover=before[partition] is not None), "open")
             TAKEN.emit(tenant=partition.tenant, service=partition.service, fence=fence)
+
+    def _currency(self) -> Callable[[], bool]:
+        """Tells whether what is taken now may still be acted on."""
+        roll, term = self._roll, self._roll.term
+        return lambda: roll.is_current and roll.term == term
 
     async def _claim(self, partition: Partition) -> int | None:
         async with self._opening:
@@ -236,13 +252,15 @@ class Keeper:
             handled=holding.handled,
             ack_wait=subscriber.ack_wait,
             in_order=subscriber.is_fifo,
-            is_current=lambda: self._roll.is_current,
+            is_ours=wanted.config is not None,
+            most_bytes=lambda: MEMORY_BYTES / len(self.holdings),
+            is_current=holding.is_current,
             offer=lambda: self._dispatch_of(subscriber).offer(holding),
             bury=holding.bury,
             gone=lambda: self._lost_consumer(holding),
         )
-        if is_takeover and not is_new and state:
-            if state.get("num_waiting") and wanted.config is not None:
+        if not is_new and state and (is_takeover or state["num_ack_pending"]):
+            if is_takeover and state.get("num_waiting") and wanted.config is not None:
                 # Somebody who counts as gone still asks for more.
                 await renew_durable(jetstream, wanted.lane.stream, state)
             state = await intake.reclaim()
@@ -260,6 +278,8 @@ class Keeper:
 
         async def again() -> None:
             await self._until_idle(holding)
+            # Somebody may be at it just now.
+            await asyncio.sleep(FIRST_RETRY_SECONDS * random.uniform(1, 3))
             with suppress(*DATABASE_AWAY):
                 await self._demand.refresh()
             if self._is_still_wanted(holding):
@@ -287,15 +307,23 @@ class Keeper:
             async with asyncio.timeout(self._drain_seconds):
                 await holding.until_idle()
         except TimeoutError:
-            self._dispatch_of(holding.subscriber).cut_short(holding)
-            await holding.until_idle()
+            await self._cut_short(holding)
         return None
+
+    async def _cut_short(self, holding: Holding) -> None:
+        """Some code swallows a cancellation: it is told again."""
+        while holding.running:
+            self._dispatch_of(holding.subscriber).cut_short(holding)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CUT_SECONDS):
+                    await holding.until_idle()
 
     def _abandon(self, holdings: list[Holding]) -> None:
         """They may be somebody else's by now: everything ends at once, and nothing more is said."""
         for holding in holdings:
             holding.is_closing = True
-            self._dispatch_of(holding.subscriber).cut_short(holding)
+            if holding.subscriber.is_async:
+                self._dispatch_of(holding.subscriber).cut_short(holding)
             task = self._tasks.pop(holding.partition, None)
             if task is not None:
                 task.cancel()
@@ -303,6 +331,8 @@ class Keeper:
 
     async def _forget(self, holding: Holding) -> None:
         self._close_intake(holding)
+        # A plain function cannot be ended: until it has, this worker at least does not begin anew.
+        await holding.until_idle()
         if self.holdings.get(holding.partition) is holding:
             del self.holdings[holding.partition]
             self.past += holding.tally
@@ -324,6 +354,11 @@ async def _ensure_consumer(jetstream: JetStream, wanted: Wanted) -> tuple[Config
     except BrokerError:
         # Whoever provisioned it may let us do no more than fetch and acknowledge.
         return {}, False
+    if state is not None and state["config"].get("deliver_subject"):
+        raise SubscriptionConflict(
+            f"consumer {wanted.consumer} on stream {wanted.lane.stream} for tenant {wanted.lane.tenant} pushes to "
+            f"{state['config']['deliver_subject']}, and only one that is pulled from can be handled; make another"
+        )
     if state is None:
         raise SubscriptionConflict(
             f"there is no consumer {wanted.consumer} on stream {wanted.lane.stream} for tenant {wanted.lane.tenant}; "

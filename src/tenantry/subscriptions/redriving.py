@@ -22,11 +22,13 @@ class Redriving:
     def __init__(
         self,
         letters: DeadLetters,
+        settling: asyncio.Lock,
         *,
         offer: Callable[[], None],
         settled: Callable[[DeadLetter, int], Awaitable[None]],
     ) -> None:
         self._letters = letters
+        self._settling = settling
         self._offer = offer
         self._settled = settled
         self._ready: deque[DeadLetter] = deque()
@@ -103,13 +105,14 @@ class Redriving:
     async def _write(self) -> None:
         while not self._outcomes.empty():
             letter, death = await self._outcomes.get()
-            try:
-                if death is None:
-                    await self._settled(letter, await self._letters.settle(letter))
-                else:
-                    await self._letters.failed_again(letter, death)
-            except DATABASE_AWAY as problem:
-                # The letter stays as it was: it is asked for again, and handled once more.
-                AWAY.emit(error=problem)
-            finally:
-                self._known.pop(letter.id, None)
+            async with self._settling:
+                try:
+                    if death is None:
+                        await self._settled(letter, await self._letters.settle(letter))
+                    else:
+                        await self._letters.failed_again(letter, death)
+                except DATABASE_AWAY as problem:
+                    # The letter stays as it was: it is asked for again, and handled once more.
+                    AWAY.emit(error=problem)
+                finally:
+                    self._known.pop(letter.id, None)

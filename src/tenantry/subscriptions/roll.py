@@ -80,6 +80,8 @@ class Roll:
         """How many words of its own this worker had read by then."""
         self._beats = 0
         self._claims: dict[Partition, Claim] = {}
+        self.term = 0
+        """Grows whenever this worker could not act for a while: what it held before, it may have lost."""
         self._good_until = 0.0
         self._had_lease = False
         self._read_until = 0
@@ -151,6 +153,8 @@ class Roll:
             await self._publish(self._member_subject(self.id), document, ttl=MEMBER_TTL)
         except BrokerError:
             return
+        if not self.is_current:
+            self.term += 1
         self._good_until = sent + LEASE_SECONDS
         self._had_lease = True
 
@@ -184,7 +188,7 @@ class Roll:
                 self._claims.pop(partition, None)
                 self.changed.set()
             return None
-        if worker or fence > self._claims.get(partition, Claim("", 0)).fence:
+        if fence > self._claims.get(partition, Claim("", 0)).fence:
             self._claims[partition] = Claim(worker, fence)
         return fence
 

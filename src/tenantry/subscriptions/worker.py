@@ -142,8 +142,10 @@ class Worker:
             self._pushing = Pushing(*self._make_push(), self._demand)
             await self._pushing.start()
         if self._make_accounts is not None:
+            # With threads of their own: theirs are not counted by the dispatch for those that block.
+            self._foreign_threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="foreign handler")
             foreign = ForeignAccounts(
-                self._subscribers.values(), self._demand, self._threads, self._keeper.has_given_back
+                self._subscribers.values(), self._demand, self._foreign_threads, self._keeper.has_given_back
             )
             self._accounts = self._make_accounts(foreign.consume)
             await self._accounts.start()
@@ -153,6 +155,7 @@ class Worker:
             asyncio.create_task(_repeat(self._keeper.look, LOOK_SECONDS, self._keeper.look_now), name="worker look"),
             asyncio.create_task(_repeat(self._attend, ATTEND_SECONDS, self._roll.nudged), name="worker attend"),
             asyncio.create_task(self._keep(), name="worker keep"),
+            asyncio.create_task(_repeat(self._stay_registered, SEEN_SECONDS, asyncio.Event()), name="worker register"),
             asyncio.create_task(self._follow_roll(), name="worker roll"),
         ]
         if self._accounts is not None:
@@ -174,6 +177,7 @@ class Worker:
             await self._roll.leave()
         if self._accounts is not None:
             await self._accounts.stop()
+            self._foreign_threads.shutdown(wait=False, cancel_futures=True)
         if self._pushing is not None:
             await self._pushing.stop()
         await self._dispatch.close()
@@ -245,17 +249,16 @@ class Worker:
 
     async def _keep(self) -> None:
         """What has to be done again and again for all that is held."""
-        seen_at = 0.0
         while True:
             await asyncio.sleep(KEEP_SECONDS)
             moment = asyncio.get_running_loop().time()
-            for holding in self.holdings.values():
+            for holding in list(self.holdings.values()):
                 holding.keep(moment)
-            if moment - seen_at > SEEN_SECONDS:
-                seen_at = moment
-                with suppress(*DATABASE_AWAY):
-                    await self._services.keep(self._app, list(self._subscribers))
-                await self._feeds.close_unused()
+
+    async def _stay_registered(self) -> None:
+        with suppress(*DATABASE_AWAY):
+            await self._services.keep(self._app, list(self._subscribers))
+        await self._feeds.close_unused()
 
     def _dispatch_of(self, subscriber: Subscriber) -> Dispatch:
         return self._dispatch if subscriber.is_async else self._blocking

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from tenantry.application import Subscriber
 from tenantry.nats.feed import Handed
 from tenantry.subscriptions.dead_letters import Death
+from tenantry.subscriptions.intake import Burial
 from tenantry.subscriptions.parcel import Parcel
 from tenantry.testing.outcome import Outcome
 
@@ -20,7 +21,7 @@ class RehearsedLane:
     may_retry = True
     is_hushed = False
 
-    def __init__(self, subscriber: Subscriber, bury: Callable[[Parcel, Death], Awaitable[bool]]) -> None:
+    def __init__(self, subscriber: Subscriber, bury: Callable[[Parcel, Death], Awaitable[Burial]]) -> None:
         self.outcomes: dict[int, Outcome] = {}
         """By sequence."""
         self._subscriber = subscriber

@@ -48,7 +48,14 @@ class Place:
         self._remembered = remembered
         self._noted: Remembered = set()
         """What the handler that runs has asked about: remembered if all goes well, as by a transaction."""
-        self._holding = Holding(partition, _wanted(partition, subscriber), FENCE, letters=letters, offer=lambda _: None)
+        self._holding = Holding(
+            partition,
+            _wanted(partition, subscriber),
+            FENCE,
+            letters=letters,
+            offer=lambda _: None,
+            is_current=lambda: True,
+        )
         self._lane = RehearsedLane(subscriber, self._holding.bury)
         self._holding.intake = cast(Intake, self._lane)
         self._handling = Handling(self._watched(), WORKER, threads, self._remember)

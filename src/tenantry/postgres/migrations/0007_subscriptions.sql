@@ -61,6 +61,10 @@ alter table tenantry.dead_letters
     add column deliveries integer not null default 1,
     add column job uuid references tenantry.subscription_jobs (id) on delete set null;
 update tenantry.dead_letters set owner_id = tenant_id;
+-- Each part has consumers of its own, and a stream that was made anew has other events under the old sequences.
+alter table tenantry.dead_letters
+    drop constraint dead_letters_pkey,
+    add primary key (tenant_id, channel, service, part, sequence, published_at);
 comment on column tenantry.dead_letters.owner_id is 'The tenant, if the registry knows it; what is its goes with it';
 comment on column tenantry.dead_letters.service is 'Who could not: a subscriber, `pipelines` for all pipelines together, `push/` and an endpoint, `accounts` for accounts of others';
 comment on column tenantry.dead_letters.state is 'dead: the lane went on; parked: what has its key is held back; held: it is held back; stopped: the lane is held back';

@@ -7,6 +7,6 @@ values (
     %(subject)s, %(payload)s, %(headers)s, %(reason)s, %(traceback)s, %(deliveries)s,
     %(event_id)s, %(type)s, %(key)s, %(trace)s, %(state)s, %(published_at)s, %(job)s
 )
-on conflict (tenant_id, channel, service, sequence) do update
+on conflict (tenant_id, channel, service, part, sequence, published_at) do update
 set reason = excluded.reason, traceback = excluded.traceback, deliveries = excluded.deliveries, died_at = now(),
     state = excluded.state, key = excluded.key, job = excluded.job
