@@ -74,7 +74,8 @@ async def _up(
         *roles.relay(),
         *roles.control(),
         *([pipelines] if pipelines else []),
-        *([workers] if workers else []),
+        # Endpoints can be made at any time; to deliver to them takes none of the application's code.
+        *([workers] if workers else roles.worker(None)),
         *([demo] if demo else []),
         face,
     ]
