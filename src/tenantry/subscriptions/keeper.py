@@ -253,7 +253,7 @@ class Keeper:
             ack_wait=subscriber.ack_wait,
             in_order=subscriber.is_fifo,
             is_ours=wanted.config is not None,
-            most_bytes=lambda: MEMORY_BYTES / len(self.holdings),
+            most_bytes=lambda: MEMORY_BYTES / max(1, len(self.holdings)),
             is_current=holding.is_current,
             offer=lambda: self._dispatch_of(subscriber).offer(holding),
             bury=holding.bury,
@@ -321,10 +321,12 @@ class Keeper:
     def _abandon(self, holdings: list[Holding]) -> None:
         """They may be somebody else's by now: everything ends at once, and nothing more is said."""
         for holding in holdings:
+            task = self._tasks.get(holding.partition)
+            if task is not None and task.get_name() == "forget":
+                continue
             holding.is_closing = True
             if holding.subscriber.is_async:
                 self._dispatch_of(holding.subscriber).cut_short(holding)
-            task = self._tasks.pop(holding.partition, None)
             if task is not None:
                 task.cancel()
             self._begin(holding.partition, self._forget(holding), "forget")
