@@ -26,7 +26,7 @@ def applied(url: str, *flags: str) -> list[str]:
     return [each["name"] for each in json.loads(done.stdout)["applied"]]
 
 
-def test_an_applications_own_database_gets_the_outbox_and_nothing_else(database: str) -> None:
+def test_an_applications_own_database_gets_the_outbox_what_handlers_remember_and_nothing_else(database: str) -> None:
     shown = run_tenantry("migrate", "--outbox-only", "--dry-run", env={"DATABASE_URL": database})
     assert "create function tenantry.emit(" in shown.stdout
     assert "create table tenantry.tenants" not in shown.stdout
@@ -34,7 +34,8 @@ def test_an_applications_own_database_gets_the_outbox_and_nothing_else(database:
     first = applied(database, "--outbox-only")
     assert first[0] == "foundation"
     assert all(name.startswith("outbox") for name in first[1:])
-    assert all(name == "migrations" or name.startswith("outbox") for name in tables(database))
+    others = {name for name in tables(database) if not name.startswith("outbox")}
+    assert others == {"migrations", "handled", "fences"}
     assert applied(database, "--outbox-only") == []
     with psycopg.connect(database) as connection:
         connection.execute("insert into tenantry.outbox_lanes (tenant_id, channel, payload) values ('a', 'b', 1000)")
