@@ -192,13 +192,18 @@ async def test_a_worker_that_was_frozen_comes_too_late(own_nats: OwnServer, data
                 return await working.rows("select count(distinct worker) from completed") == [(2,)]
 
             await until(both_have_worked)
+
+            async def nothing_runs() -> bool:
+                # What it had begun in the database, nobody else could do before that has ended.
+                return await working.rows("select count(*) from completed") == [(12 * last,)]
+
+            await until(nothing_runs)
             frozen = arsonist.processes[0]
             frozen.send_signal(signal.SIGSTOP)
             try:
                 await publish_surely(working.administration, tenants, last + 1, 10)
 
                 async def has_been_replaced() -> bool:
-                    # Not for all tenants: what it has begun in the database nobody can do before that has ended.
                     question = "select max(number) from completed group by tenant having count(distinct worker) > 1"
                     return (last + 10,) in await working.rows(question)
 

@@ -159,3 +159,14 @@ async def test_parts_of_a_tenant_are_spread_and_each_is_in_order(working: Workin
     async with working.worker(app, id="one"), working.worker(app, id="two"):
         await until(lambda: sum(map(len, seen.values())) >= 400)
     assert dict(seen) == {key: [n for n in range(1, 401) if n % 10 == key] for key in range(10)}
+
+
+async def test_workers_that_start_at_the_same_moment_all_start(working: Working) -> None:
+    await working.tenants(3)
+    app = Tenantry("shop")
+    app.subscriber("orders")(Seen())
+    async with working.following():
+        workers = [working.make_worker(app) for _ in range(5)]
+        await asyncio.gather(*(worker.start() for worker in workers))
+        await until(lambda: all(len(worker.members) == 5 for worker in workers))
+        await asyncio.gather(*(worker.stop() for worker in workers))

@@ -23,7 +23,7 @@ from tenantry.errors import BrokerError, JetStreamRefused
 from tenantry.nats.connections import Broker, connect
 from tenantry.nats.feed import Feed
 from tenantry.nats.following import Start, Stored, follow
-from tenantry.nats.jetstream import JetStream
+from tenantry.nats.jetstream import NAME_IN_USE, JetStream
 from tenantry.service import end
 from tenantry.subscriptions.spreading import Member, Partition
 from tenantry.telemetry import signal
@@ -278,21 +278,24 @@ def _now() -> float:
 
 
 async def _ensure_stream(jetstream: JetStream, subjects: str, replicas: int) -> None:
-    found = await jetstream.stream(STREAM)
-    if found is not None:
+    if await jetstream.stream(STREAM) is not None:
         return
-    await jetstream.create_stream(
-        {
-            "name": STREAM,
-            "subjects": [subjects],
-            "storage": "file",
-            "retention": "limits",
-            "discard": "old",
-            "max_msgs_per_subject": 1,
-            "num_replicas": replicas,
-            "allow_direct": True,
-            "allow_msg_ttl": True,
-            # A stream that had to be made anew must not give out fences that others have passed already.
-            "first_seq": int(time.time() * 1000),
-        }
-    )
+    config = {
+        "name": STREAM,
+        "subjects": [subjects],
+        "storage": "file",
+        "retention": "limits",
+        "discard": "old",
+        "max_msgs_per_subject": 1,
+        "num_replicas": replicas,
+        "allow_direct": True,
+        "allow_msg_ttl": True,
+        # A stream that had to be made anew must not give out fences that others have passed already.
+        "first_seq": int(time.time() * 1000),
+    }
+    try:
+        await jetstream.create_stream(config)
+    except JetStreamRefused as refused:
+        # Another worker that started at the same moment was quicker.
+        if refused.err_code != NAME_IN_USE:
+            raise
