@@ -219,11 +219,21 @@ class Intake:
         """Ask for more if there is room for it."""
         if not self._is_open or self._is_hushed or not self._feed.is_up:
             return
+        if self._in_order and not self._is_ours:
+            return self._pull_one()
         room = max(1, min(self._most, int(min(MOST_BYTES, self._most_bytes()) / self._average)))
         if self._wanted <= room // 2 and (len(self._held) < room or self._in_order):
             self._feed.pull(self, room - self._wanted, self._pull_seconds)
             self._wanted = room
             self._wanted_until = self._loop.time() + self._pull_seconds + LATE_SECONDS
+
+    def _pull_one(self) -> None:
+        """Of a consumer that is not ours, and may hand out several: one at a time, so that they stay in order."""
+        now = self._loop.time()
+        if self._wanted <= 0 and not self._held and all(due <= now for due in self._put_off.values()):
+            self._feed.pull(self, 1, self._pull_seconds)
+            self._wanted = 1
+            self._wanted_until = now + self._pull_seconds + LATE_SECONDS
 
     def keep(self, now: float) -> None:
         """Called every now and then: what takes long is said to take long, and what was lost is asked for again."""
@@ -231,7 +241,7 @@ class Intake:
             return
         if now > self._wanted_until:
             self._wanted = 0
-            self.pull()
+        self.pull()
         if self._put_off and min(self._put_off.values()) + LATE_SECONDS < now and not self._is_searching:
             self._searching = asyncio.create_task(self._search(), name=f"search of {self.consumer}")
         patience = self._ack_wait / 3
