@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from tenantry.errors import BrokerError
@@ -63,8 +63,6 @@ class Holding:
         self.is_closing = False
         self.is_resting = False
         """Nothing is begun for a while."""
-        self.problem = ""
-        """Why it cannot be handled now, if it cannot."""
         self.running: set[Parcel] = set()
         self.tally = Tally()
         self._letters = letters
@@ -113,14 +111,12 @@ class Holding:
             intake = self.intake
             if intake is None:
                 return
-            try:
+            # What the broker does not do now is looked at again every now and then.
+            with suppress(BrokerError):
                 if self.is_flowing:
                     await intake.resume()
                 else:
                     await intake.hush()
-            except BrokerError as problem:
-                # It is looked at again every now and then.
-                self.problem = str(problem)
 
     def keep(self, moment: float) -> None:
         """What has to be done again and again."""

@@ -217,10 +217,8 @@ class Keeper:
             try:
                 async with self._opening:
                     await self._open_once(holding, is_takeover)
-                holding.problem = ""
                 return
             except TenantryError as problem:
-                holding.problem = str(problem)
                 NOT_OPENED.emit(
                     tenant=holding.tenant,
                     service=holding.subscriber.name,

@@ -105,9 +105,6 @@ class Roll:
         claim = self._claims.get(partition)
         return claim if claim and claim.worker else None
 
-    def holdings(self, worker: str) -> list[Partition]:
-        return [partition for partition, claim in self._claims.items() if claim.worker == worker]
-
     def is_there(self, worker: str) -> bool:
         return worker in self._heard_at and self._beats - self._heard_at[worker] < GONE_BEATS
 
